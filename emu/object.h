@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The objects of a device as the transport sees them: device, PD, MR, CQ, SRQ. The control thread
+ * makes and destroys them; workers use them.
+ */
+#ifndef VERNIC_OBJECT_H
+#define VERNIC_OBJECT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+#include <urcu/list.h>
+
+#include <vernic/ring.h>
+
+#include "dma.h"
+
+struct client;
+struct engine;
+struct mr_table;
+
+/* An entry of a port's GID table. */
+struct gid_entry {
+	uint8_t raw[16];  /* IPv4 as ::ffff:a.b.c.d; all 0: empty */
+	uint32_t ifindex; /* of the interface that has the address; 0: none */
+};
+
+struct device {
+	char name[VERNIC_NAME_MAX];
+	uint32_t index;
+	uint64_t node_guid; /* network order */
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port_attr;
+	struct gid_entry gids[VERNIC_GID_MAX];
+	unsigned int gid_count;
+	struct mr_table *mrs;
+	pthread_mutex_t atomic_lock; /* serialises atomics (IBV_ATOMIC_HCA) */
+};
+
+struct pd {
+	struct device *dev;
+	uint32_t handle;  /* of the client; the value a UD WQE carries */
+	_Atomic uint32_t users; /* objects made on it */
+};
+
+struct mr {
+	uint32_t key; /* lkey and rkey; never 0 */
+	uint32_t access; /* enum ibv_access_flags */
+	struct pd *pd;
+	struct mm *mm;
+	uint64_t iova;	 /* what WQEs and RETH address */
+	uint64_t addr;	 /* where that lies in mm */
+	uint64_t length; /* bytes */
+};
+
+/*
+ * The table of a device's MRs by key. Lookups run under RCU (QSBR): a MR found is valid until the
+ * worker's next quiescent state.
+ */
+struct mr_table *mr_table_create(void);
+void mr_table_destroy(struct mr_table *t);
+/* Gives the MR an unpredictable key, not used lately, and publishes it. @return 0 or -ENOMEM */
+int mr_table_add(struct mr_table *t, struct mr *mr);
+/* Unpublishes. The caller waits for a grace period before it frees the MR. */
+void mr_table_remove(struct mr_table *t, struct mr *mr);
+/* @return the MR with this key, or NULL */
+struct mr *mr_table_find(struct mr_table *t, uint32_t key);
+
+/*
+ * Checks an access and says where it lies.
+ * @access: every one of these enum ibv_access_flags must be granted (0: local read)
+ * @va, @len: as a WQE or RETH has them
+ * @return 0, or -EINVAL (no such key, or another PD), -EACCES (rights), -ERANGE
+ */
+int mr_resolve(const struct pd *pd, uint32_t key, uint64_t va, uint64_t len, uint32_t access,
+	       struct dma_segment *seg);
+
+/* ---- completion queue --------------------------------------------------------------------- */
+
+struct cq {
+	struct device *dev;
+	struct client *client;
+	uint32_t handle;
+	void *channel; /* the host's; NULL without one */
+	struct vernic_cq_ring *ring;
+	struct vernic_cqe *cqe;
+	uint32_t depth; /* a power of two */
+	uint32_t shift; /* log2(depth) */
+	_Atomic uint32_t users; /* QPs and their queues on it */
+
+	pthread_spinlock_t lock; /* QPs of several workers may share a CQ */
+	uint32_t prod;
+	uint32_t last_solicited; /* index + 1 of the newest solicited or error CQE */
+	bool overflow;
+	_Atomic uint32_t dirty; /* bit per worker: on its list of CQs to notify */
+};
+
+/* Ties a CQ to its ring memory. depth: a power of two. */
+void cq_init(struct cq *cq, void *memory, uint32_t depth);
+
+/*
+ * Publishes a CQE (lap is filled in here) and puts the CQ on the engine's list to notify.
+ * @solicited: wakes a CQ armed for solicited events
+ * @return false if the CQ overran: the CQE is lost, the CQ is dead from then on
+ */
+bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool solicited);
+
+/* @return true if an event is due (and disarms): call with every CQE so far published. */
+bool cq_take_event(struct cq *cq);
+
+/* ---- shared receive queue ------------------------------------------------------------------ */
+
+struct srq {
+	struct device *dev;
+	struct client *client;
+	struct pd *pd;
+	uint32_t handle;
+	struct vernic_srq_ring *ring;
+	_Atomic uint32_t *index;
+	uint8_t *wqe;
+	uint32_t depth; /* slots, a power of two */
+	uint32_t stride; /* bytes */
+	uint32_t max_sge;
+	uint32_t max_wr;
+	_Atomic uint32_t users;
+
+	pthread_spinlock_t lock;
+	uint32_t cons;
+	uint32_t limit; /* 0: not armed */
+};
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The UDP port of one worker: RoCEv2 packets on sockets bound to the device's addresses.
+ */
+#ifndef VERNIC_PORT_UDP_H
+#define VERNIC_PORT_UDP_H
+
+#include "../io.h"
+#include "../transport/engine.h"
+
+struct udp_port;
+
+struct udp_counters {
+	uint64_t bad_icrc;
+	uint64_t malformed;
+	uint64_t rx_datagrams;
+	uint64_t tx_datagrams;
+};
+
+struct udp_port *udp_port_create(struct io *io, struct engine *e);
+void udp_port_destroy(struct udp_port *p);
+
+/*
+ * Opens, binds (SO_REUSEPORT, UDP 4791) and steers a socket for one address of a device.
+ * Must be called for worker 0, 1, ... in this order: the classic BPF program picks the socket by
+ * the worker bits of the destination QPN.
+ * @gid: the address; ifindex: scope of a link-local one, else 0
+ * @error: room for a one-line cause
+ * @return 0 or a negative errno
+ */
+int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], uint32_t ifindex,
+		 uint32_t worker, uint32_t workers, char *error, size_t error_len);
+
+/* engine_ops.route for paths that leave this host's daemon: sets route, port_data, max_train and
+ * window if path->sgid is one of dev's addresses here. @return whether it did */
+bool udp_port_route(struct udp_port *p, const struct device *dev, struct path *path);
+
+bool udp_port_ready(struct udp_port *p);
+
+/* engine_ops.tx: queues the gather and the packets. */
+void udp_port_tx(struct udp_port *p, const struct train *t);
+
+/* Hands in what arrived (engine_rx). @return datagrams */
+unsigned int udp_port_receive(struct udp_port *p);
+
+/* After engine_run(): ICRCs, and the packets to the io. */
+void udp_port_flush(struct udp_port *p);
+
+const struct udp_counters *udp_port_counters(const struct udp_port *p);
+
+#endif

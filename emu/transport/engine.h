@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The transport engine: the protocol machine of one worker, and the trains it exchanges with the
+ * ports.
+ *
+ * Theory of operation
+ * -------------------
+ * An engine owns QPs. It makes no system call and reads no clock: the host (the worker, or the
+ * simulator) sets engine->now, rings doorbells, hands in received trains, and takes trains out
+ * through engine_ops.tx(). Data flows one way:
+ *
+ *	doorbell -> run queue -> requester -> tx -> [port] -> engine_rx -> responder -> dma
+ *	-> (done) CQE, ACK owed -> tx -> [port] -> engine_rx -> completer -> CQE
+ *
+ * engine_rx() and the requester never move bytes themselves: they queue dma operations, and what
+ * may only be seen after the bytes (a CQE, an ACK) is made from the operation's done(). engine_run()
+ * does one round: timers, run queue, dma, ACKs owed, until nothing is left to do now or a budget is
+ * used up.
+ *
+ * A train is a run of consecutive packets of one message of one QP. Its payload is a list of
+ * segments: in the daemon's memory (a receive buffer, an inline payload) or in a client's.
+ */
+#ifndef VERNIC_ENGINE_H
+#define VERNIC_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <urcu/list.h>
+
+#include "../dma.h"
+#include "../object.h"
+#include "../timer.h"
+#include "../wire/wire.h"
+
+struct engine;
+struct qp;
+
+/* QPN: worker in bits 0..3, slot in bits 4..19, generation in bits 20..23. */
+#define QPN_WORKER(qpn) ((qpn) & 0xf)
+#define QPN_SLOT(qpn) (((qpn) >> 4) & 0xffff)
+#define QPN_MAKE(gen, slot, worker) (((gen) & 0xf) << 20 | (slot) << 4 | (worker))
+#define ENGINE_MAX_QP 65536
+
+/* Which port a path leaves by. */
+enum route {
+	ROUTE_NONE,  /* unreachable: what is sent is lost */
+	ROUTE_LOCAL, /* a device of this daemon */
+	ROUTE_UDP,
+};
+
+/* Where packets go: the address vector, resolved. */
+struct path {
+	uint8_t sgid[16];
+	uint8_t dgid[16]; /* IPv4 as ::ffff:a.b.c.d */
+	uint32_t flow_label;
+	uint8_t hop_limit;
+	uint8_t traffic_class;
+	uint8_t sl;
+	uint8_t sgid_index;
+	/* filled in by engine_ops.route */
+	uint8_t route;	    /* enum route */
+	uint8_t port_data;  /* the port's own (which of its sockets) */
+	uint32_t max_train; /* bytes of payload a train may have, a multiple of every MTU */
+	uint32_t window;    /* bytes a QP may have in flight */
+};
+
+struct train {
+	const struct path *path; /* as sent; of a received train: as seen by the sender */
+	uint32_t src_qpn;	 /* the sending QP; 0 where the packet does not say (RC, UC) */
+	uint32_t dst_qpn;
+	uint8_t service; /* enum wire_service */
+	uint8_t kind;	 /* enum wire_kind */
+	bool first;	 /* the first packet begins its message */
+	bool last;	 /* the last packet ends it */
+	bool imm;	 /* the last packet has an immediate; needs last */
+	bool inv;
+	bool solicited;	 /* on the last packet */
+	bool ackreq;	 /* on the last packet */
+	uint16_t pkey;
+	uint32_t psn;	 /* of the first packet */
+	uint32_t count;	 /* packets */
+	/* Payload bytes of every packet but the last one; of a single packet, its own. */
+	uint32_t mtu;
+	uint32_t imm_data; /* network order; or the rkey to invalidate */
+	struct {
+		uint64_t va;
+		uint32_t rkey;
+		uint32_t length;
+	} reth; /* READ request; WRITE where first */
+	struct {
+		uint64_t swap_add;
+		uint64_t compare; /* va and rkey are in reth */
+	} atomic;
+	struct {
+		uint8_t syndrome;
+		uint32_t msn;
+	} aeth; /* ACK, atomic ACK, READ response where first or last */
+	uint64_t atomic_orig;
+	uint32_t qkey;		 /* UD */
+	struct dma_list payload; /* the bytes of all packets, without pad */
+};
+
+struct engine_ops {
+	/*
+	 * Sends a train. The train and its path are the caller's and are gone when tx returns; the
+	 * payload's segments live until dma_flush returns, and bytes in a client's memory may only
+	 * be read by a dma operation. A port may drop a train.
+	 */
+	void (*tx)(struct engine *e, struct qp *qp, const struct train *t);
+	/* @return whether the port takes more trains now; else the QP is asked again next round. */
+	bool (*tx_ready)(struct engine *e, const struct path *path);
+	/* Resolves path (dgid, sgid and sgid_index are set). A ROUTE_NONE path is not an error. */
+	void (*route)(struct engine *e, const struct device *dev, struct path *path);
+	/* Reports an asynchronous event of a QP, CQ or SRQ to its client. */
+	void (*qp_event)(struct engine *e, struct qp *qp, enum ibv_event_type type);
+	void (*cq_error)(struct engine *e, struct cq *cq);
+	void (*srq_limit)(struct engine *e, struct srq *srq);
+	/* A completion event is due on the CQ's channel. */
+	void (*cq_event)(struct engine *e, struct cq *cq);
+};
+
+/* What happened, for `vernic status`. */
+struct engine_counters {
+	uint64_t tx_packets;
+	uint64_t rx_packets;
+	uint64_t rx_dropped; /* no such QP, wrong state, wrong type, keys */
+	uint64_t duplicates;
+	uint64_t out_of_sequence;
+	uint64_t rnr_nak_sent;
+	uint64_t rnr_nak_received;
+	uint64_t seq_nak_received;
+	uint64_t timeouts;
+	uint64_t retransmits;
+	uint64_t completions;
+};
+
+struct engine {
+	const struct engine_ops *ops;
+	void *host; /* the host's */
+	uint32_t worker;
+	uint64_t now; /* ns, monotonic; the host sets it before it calls in */
+	struct dma *dma;
+	struct timer_heap timers;
+	struct cds_list_head run;  /* QPs whose requester or responder has work */
+	struct cds_list_head acks; /* QPs that owe an ACK */
+	struct cq **dirty;	   /* CQs with new CQEs since the last notification */
+	uint32_t dirty_count, dirty_capacity;
+	struct qp **qps; /* by slot */
+	uint8_t *generation;
+	uint32_t next_slot;
+	uint32_t qp_count;
+	struct engine_counters counters;
+};
+
+/* @return 0 or -ENOMEM. dma stays the caller's. */
+int engine_init(struct engine *e, const struct engine_ops *ops, void *host, uint32_t worker,
+		struct dma *dma);
+void engine_fini(struct engine *e);
+
+/* @return the QP, or NULL */
+struct qp *engine_find_qp(struct engine *e, uint32_t qpn);
+
+/* The client posted on qp. */
+void engine_doorbell(struct engine *e, struct qp *qp);
+
+/* A train arrived. Its payload must stay in place until engine_run() returned. */
+void engine_rx(struct engine *e, const struct train *t);
+
+/*
+ * One round of work; leaves no dma queued.
+ * @return true if there is more to do at once
+ */
+bool engine_run(struct engine *e);
+
+/* @return when engine_run() is due without other cause: ns, UINT64_MAX if never */
+static inline uint64_t engine_deadline(const struct engine *e)
+{
+	return timer_next(&e->timers);
+}
+
+#endif

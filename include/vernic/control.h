@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The control protocol: what a client asks of the daemon over its SOCK_SEQPACKET Unix socket.
+ *
+ * One connection is one client; VERNIC_CMD_OPEN_DEVICE makes it a device context, after which
+ * objects can be made on it. Every message is one whole struct vernic_request, every answer one
+ * whole struct vernic_reply, in order, one request at a time. File descriptors travel as
+ * SCM_RIGHTS with the message that names them. A reply's status is 0 or a positive errno value.
+ * Handles belong to the connection; closing it destroys everything made on it.
+ *
+ * VERNIC_CMD_HELLO comes first. Its request and reply keep their layout and the size of
+ * struct vernic_hello in every version, so that a mismatch can be told: the daemon answers any
+ * other version with status EPROTO and its own version, and closes.
+ */
+#ifndef VERNIC_CONTROL_H
+#define VERNIC_CONTROL_H
+
+#include <assert.h>
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+
+#include <vernic/limits.h>
+
+#define VERNIC_MAGIC 0x56524e43u /* "VRNC" */
+
+/* Where the daemon listens when nothing else is said; the first is below $XDG_RUNTIME_DIR. */
+#define VERNIC_SOCKET_NAME "vernicd.sock"
+#define VERNIC_SOCKET_SYSTEM "/run/vernic/vernicd.sock"
+#define VERNIC_SOCKET_ENV "VERNIC_SOCKET"
+
+struct vernic_hello {
+	uint32_t magic;	  /* VERNIC_MAGIC */
+	uint32_t version; /* VERNIC_ABI_VERSION of the sender */
+	int32_t status;	  /* reply: 0 or a positive errno value */
+	uint32_t reserved;
+};
+static_assert(sizeof(struct vernic_hello) == 16, "layout");
+
+enum vernic_command {
+	VERNIC_CMD_STATUS = 1, /* reply: a text reply, see vernic_status_request */
+	VERNIC_CMD_LIST_DEVICES,
+	VERNIC_CMD_OPEN_DEVICE,
+	VERNIC_CMD_QUERY_DEVICE,
+	VERNIC_CMD_QUERY_PORT,
+	VERNIC_CMD_QUERY_GID,
+	VERNIC_CMD_ALLOC_PD,
+	VERNIC_CMD_DEALLOC_PD,
+	VERNIC_CMD_REG_MR,
+	VERNIC_CMD_DEREG_MR,
+	VERNIC_CMD_CREATE_CHANNEL,
+	VERNIC_CMD_DESTROY_CHANNEL,
+	VERNIC_CMD_CREATE_CQ,
+	VERNIC_CMD_DESTROY_CQ,
+	VERNIC_CMD_CREATE_SRQ,
+	VERNIC_CMD_MODIFY_SRQ,
+	VERNIC_CMD_QUERY_SRQ,
+	VERNIC_CMD_DESTROY_SRQ,
+	VERNIC_CMD_CREATE_QP,
+	VERNIC_CMD_MODIFY_QP,
+	VERNIC_CMD_QUERY_QP,
+	VERNIC_CMD_DESTROY_QP,
+	VERNIC_CMD_COUNT
+};
+
+/* What a device is, as far as it can be known without opening it. */
+struct vernic_device_info {
+	char name[VERNIC_NAME_MAX];
+	uint64_t node_guid; /* network order */
+	uint32_t index;
+	uint32_t reserved;
+};
+
+struct vernic_request {
+	uint32_t command; /* enum vernic_command */
+	uint32_t handle;  /* the object it is about, where there is one */
+	union {
+		struct {
+			uint32_t json; /* not 0: JSON, else for people */
+		} status;
+		struct {
+			uint32_t index;
+		} list_devices; /* ENODEV past the last */
+		/*
+		 * fds passed: [0] the client's /proc/self/mem opened read-write (optional).
+		 * The daemon reads probe_value at probe_addr by each way it has to the client's
+		 * memory, to learn which works.
+		 */
+		struct {
+			char name[VERNIC_NAME_MAX];
+			uint64_t probe_addr;
+			uint64_t probe_value;
+		} open_device;
+		struct {
+			uint32_t index;
+		} query_gid; /* EINVAL past the table */
+		/* Populated and checked by the library beforehand (MADV_POPULATE_*). */
+		struct {
+			uint64_t addr;
+			uint64_t length;
+			uint64_t iova;
+			uint32_t access; /* enum ibv_access_flags */
+			uint32_t pd;
+		} reg_mr;
+		struct {
+			uint32_t cqe;	  /* entries wanted, >= 1 */
+			uint32_t channel; /* handle, or UINT32_MAX */
+			uint32_t comp_vector;
+		} create_cq;
+		struct {
+			uint32_t pd;
+			struct ibv_srq_attr attr;
+		} create_srq;
+		struct {
+			uint32_t attr_mask; /* enum ibv_srq_attr_mask */
+			struct ibv_srq_attr attr;
+		} modify_srq;
+		struct {
+			uint32_t pd;
+			uint32_t send_cq;
+			uint32_t recv_cq;
+			uint32_t srq; /* handle, or UINT32_MAX */
+			uint32_t qp_type; /* enum ibv_qp_type */
+			uint32_t sq_sig_all;
+			struct ibv_qp_cap cap;
+		} create_qp;
+		struct {
+			uint32_t attr_mask; /* enum ibv_qp_attr_mask */
+			struct ibv_qp_attr attr;
+		} modify_qp;
+		uint64_t space[32];
+	};
+};
+static_assert(sizeof(struct vernic_request) == 264, "layout");
+
+#define VERNIC_NO_SLOT UINT32_MAX
+
+struct vernic_reply {
+	int32_t status; /* 0 or a positive errno value */
+	uint32_t handle; /* of the object made */
+	union {
+		/* followed, in the same message, by length bytes of text */
+		struct {
+			uint32_t length;
+		} status_text;
+		struct vernic_device_info list_devices;
+		/*
+		 * fds: [0] doorbell memory: workers x struct vernic_doorbell, each at a multiple
+		 * of doorbell_stride; [1] worker pages, read-only: workers x struct
+		 * vernic_worker_page; [2] async events: a socket that yields one struct
+		 * vernic_async_event a read; [3..] one wake-up eventfd per worker.
+		 */
+		struct {
+			uint32_t workers;
+			uint32_t doorbell_stride;
+			uint64_t node_guid; /* network order */
+		} open_device;
+		struct ibv_device_attr query_device;
+		struct ibv_port_attr query_port;
+		struct {
+			uint8_t gid[16];
+			uint32_t type;	  /* enum ibv_gid_type */
+			uint32_t ifindex; /* 0: none */
+		} query_gid;
+		struct {
+			uint32_t lkey;
+			uint32_t rkey;
+		} reg_mr;
+		/* create_channel: fds: [0] a pipe that yields one uint32_t CQ handle an event */
+		/* fds: [0] ring memory */
+		struct {
+			uint32_t depth; /* entries, a power of two; ibv_cq.cqe is cqe */
+			uint32_t cqe;
+			uint64_t size; /* bytes to map */
+		} create_cq;
+		/* fds: [0] ring memory */
+		struct {
+			uint32_t depth;	 /* slots, a power of two */
+			uint32_t max_wr; /* actual attributes */
+			uint32_t max_sge;
+			uint32_t stride; /* bytes a WQE slot */
+			uint32_t index_offset;
+			uint32_t wqe_offset;
+			uint64_t size; /* bytes to map */
+			uint32_t srq_num;
+		} create_srq;
+		struct ibv_srq_attr query_srq;
+		/* fds: [0] ring memory */
+		struct {
+			uint32_t qp_num;
+			uint32_t qp_index; /* doorbell bit; also qp_index of its CQEs */
+			uint32_t worker;
+			uint32_t sq_depth; /* slots, powers of two; 0: no RQ (SRQ) */
+			uint32_t rq_depth;
+			uint32_t sq_stride; /* bytes a slot */
+			uint32_t rq_stride;
+			uint32_t sq_offset; /* bytes from the start of the memory */
+			uint32_t rq_offset;
+			uint32_t sq_data; /* bytes of the data area of a send WQE, at its end */
+			struct ibv_qp_cap cap; /* actual */
+			uint64_t size; /* bytes to map */
+		} create_qp;
+		/*
+		 * Also of destroy_qp. state: the state after the command. srq_slot: a SRQ slot the
+		 * QP had taken for a message that will never complete, or VERNIC_NO_SLOT.
+		 */
+		struct {
+			uint32_t state;
+			uint32_t srq_slot;
+		} modify_qp;
+		struct {
+			struct ibv_qp_attr attr;
+			struct ibv_qp_cap cap;
+			uint32_t sq_sig_all;
+		} query_qp;
+		uint64_t space[40];
+	};
+};
+static_assert(sizeof(struct vernic_reply) == 328, "layout");
+
+/* What the async socket carries. */
+struct vernic_async_event {
+	uint32_t event_type; /* enum ibv_event_type */
+	/* QP events: qp_index; CQ, SRQ events: their handle; port events: the port number */
+	uint32_t element;
+	/* QP events: the QP number, to tell a reused qp_index */
+	uint32_t qp_num;
+	uint32_t reserved;
+};
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Limits and versions both halves of Vernic agree on. */
+#ifndef VERNIC_LIMITS_H
+#define VERNIC_LIMITS_H
+
+/* Raised whenever a message or ring layout below include/vernic/ changes. */
+#define VERNIC_ABI_VERSION 1u
+
+#define VERNIC_MAX_WORKERS 16	    /* worker index is QPN bits 0..3 */
+#define VERNIC_MAX_SGE 32	    /* scatter/gather elements of one WR */
+#define VERNIC_MAX_INLINE 1024	    /* bytes; IBV_SEND_INLINE */
+#define VERNIC_COPY_MAX 128	    /* bytes; smallest data area of a send WQE */
+#define VERNIC_CQE_DATA 64	    /* bytes of payload a CQE can carry */
+#define VERNIC_MAX_QP_WR 16384	    /* WRs of one SQ, RQ or SRQ; a power of two */
+#define VERNIC_MAX_CQE (1 << 22)    /* CQEs of one CQ; a power of two */
+#define VERNIC_MAX_CONTEXT_QP 65536 /* QPs of one opened device */
+#define VERNIC_MAX_MSG_SIZE (1u << 30) /* bytes; the message size limit of RC and UC */
+#define VERNIC_MAX_RD_ATOMIC 16	    /* READs and atomics outstanding, each direction */
+#define VERNIC_NAME_MAX 64	    /* IBV_SYSFS_NAME_MAX */
+#define VERNIC_GID_MAX 64	    /* GID table entries of a port */
+#define VERNIC_GRH_LEN 40	    /* bytes in front of a UD payload */
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The rings in shared memory: layouts of WQEs, CQEs, doorbells, and the barriers to use on them.
+ *
+ * Theory of operation
+ * -------------------
+ * The daemon makes every ring as a sealed memfd and passes it to the client; the client writes WQEs
+ * and a producer index, the daemon writes CQEs. All indices are free-running 32-bit counters, the
+ * slot is `index & (depth - 1)`, every depth is a power of two.
+ *
+ * A client may write anything here at any time: the daemon copies a WQE out before it looks at it.
+ *
+ * QP:  struct vernic_qp_ring, then the SQ at sq_offset (slots of sq_stride bytes: struct
+ *      vernic_send_wqe, sq_max_sge SGEs, a data area of sq_data bytes), then the RQ at rq_offset
+ *      (slots of rq_stride bytes: struct vernic_recv_wqe and its SGEs).
+ * SRQ: struct vernic_srq_ring, then an array of uint32_t slot numbers at index_offset (the ring
+ *      proper), then the WQE slots at wqe_offset. A slot is the client's again when a CQE that names
+ *      it was polled, so slots come free in any order.
+ * CQ:  struct vernic_cq_ring, then CQEs at VERNIC_CQE_OFFSET. A CQE is valid when its lap is
+ *      (index >> log2(depth)) + 1.
+ */
+#ifndef VERNIC_RING_H
+#define VERNIC_RING_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <vernic/limits.h>
+
+#define VERNIC_CACHELINE 64
+
+/* Barriers, by name. The index stores pair with the index loads of the other side. */
+static inline uint32_t vernic_load_acquire(const _Atomic uint32_t *p)
+{
+	return atomic_load_explicit(p, memory_order_acquire);
+}
+
+static inline uint32_t vernic_load_relaxed(const _Atomic uint32_t *p)
+{
+	return atomic_load_explicit(p, memory_order_relaxed);
+}
+
+static inline void vernic_store_release(_Atomic uint32_t *p, uint32_t v)
+{
+	atomic_store_explicit(p, v, memory_order_release);
+}
+
+/* Orders an earlier store before a later load (Dekker: "I wrote" against "do you sleep?"). */
+static inline void vernic_full_barrier(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* ---- doorbells -------------------------------------------------------------------------- */
+
+/*
+ * One per worker in each opened device's doorbell memory. The client posts, then sets the bit of
+ * the QP's qp_index, and, if the word was 0 before, the word's bit in the summary. The worker
+ * takes summary words with an exchange, then bit words with an exchange.
+ */
+struct vernic_doorbell {
+	_Alignas(VERNIC_CACHELINE) _Atomic uint64_t summary[VERNIC_MAX_CONTEXT_QP / 64 / 64];
+	_Alignas(VERNIC_CACHELINE) _Atomic uint64_t bits[VERNIC_MAX_CONTEXT_QP / 64];
+};
+static_assert(sizeof(struct vernic_doorbell) == 128 + 8192, "layout");
+
+/* One per worker, in a page clients can only read. */
+struct vernic_worker_page {
+	/* Not 0: the worker sleeps, or is about to; write to its wake-up eventfd after ringing. */
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t sleeping;
+};
+static_assert(sizeof(struct vernic_worker_page) == 64, "layout");
+
+/*
+ * Rings QP qp_index's doorbell at its worker.
+ * @return not 0 if the worker sleeps and its eventfd wants a write.
+ */
+static inline int vernic_ring_doorbell(struct vernic_doorbell *db,
+				       const struct vernic_worker_page *worker, uint32_t qp_index)
+{
+	uint32_t word = qp_index / 64;
+
+	if (atomic_fetch_or(&db->bits[word], UINT64_C(1) << (qp_index % 64)) == 0)
+		atomic_fetch_or(&db->summary[word / 64], UINT64_C(1) << (word % 64));
+	vernic_full_barrier();
+	return vernic_load_relaxed(&worker->sleeping) != 0;
+}
+
+/* ---- work queue entries ------------------------------------------------------------------ */
+
+struct vernic_sge {
+	uint64_t addr;	 /* virtual address, or offset from the MR's iova */
+	uint32_t length; /* bytes */
+	uint32_t lkey;
+};
+static_assert(sizeof(struct vernic_sge) == 16, "layout");
+
+/* Above the bits of enum ibv_send_flags. */
+#define VERNIC_SEND_COPIED 0x8000u /* the payload lies in the data area too; SGEs are still checked */
+
+struct vernic_send_wqe {
+	uint64_t wr_id;
+	uint8_t opcode;	 /* enum ibv_wr_opcode */
+	uint8_t num_sge; /* SGEs that follow; 0 with IBV_SEND_INLINE */
+	uint16_t flags;	 /* enum ibv_send_flags | VERNIC_SEND_* */
+	uint32_t length; /* payload bytes: the sum of the SGEs, or the inline bytes */
+	uint32_t imm;	 /* immediate (network order) or rkey to invalidate */
+	uint32_t pd;	 /* UD: PD handle of the AH */
+	union {
+		struct {
+			uint64_t remote_addr;
+			uint64_t compare_add;
+			uint64_t swap;
+			uint32_t rkey;
+			uint32_t reserved[3];
+		} rdma;
+		struct {
+			uint8_t dgid[16];
+			uint32_t remote_qpn;
+			uint32_t remote_qkey;
+			uint32_t flow_label;
+			uint8_t sgid_index;
+			uint8_t hop_limit;
+			uint8_t traffic_class;
+			uint8_t sl;
+			uint32_t reserved[2];
+		} ud;
+	};
+};
+static_assert(sizeof(struct vernic_send_wqe) == 64, "layout");
+
+struct vernic_recv_wqe {
+	uint64_t wr_id;
+	uint32_t num_sge;
+	uint32_t reserved;
+};
+static_assert(sizeof(struct vernic_recv_wqe) == 16, "layout");
+
+struct vernic_qp_ring {
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t sq_prod; /* client */
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t rq_prod; /* client */
+	/* daemon: enum ibv_qp_state. In IBV_QPS_ERR a posted receive rings the doorbell too. */
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t state;
+};
+static_assert(sizeof(struct vernic_qp_ring) == 192, "layout");
+
+struct vernic_srq_ring {
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t prod; /* client */
+};
+
+/* ---- completion queue -------------------------------------------------------------------- */
+
+enum vernic_cqe_queue {
+	VERNIC_CQE_SQ = 0,   /* wqe is the SQ index of the completed WQE */
+	VERNIC_CQE_RQ = 1,   /* wqe is the RQ index */
+	VERNIC_CQE_SRQ = 2,  /* wqe is the SRQ slot number */
+	VERNIC_CQE_NONE = 3, /* skipped by ibv_poll_cq (the client marks CQEs of a QP it reset) */
+};
+
+struct vernic_cqe {
+	uint64_t wr_id;
+	uint64_t timestamp;  /* ns, CLOCK_MONOTONIC, when the CQE was made */
+	uint32_t qp_index;   /* the client's index of the QP (doorbell bit) */
+	uint32_t qp_num;
+	uint32_t wqe;	     /* see enum vernic_cqe_queue */
+	uint32_t byte_len;   /* receive, READ and atomic completions */
+	uint32_t imm;	     /* immediate (network order) or invalidated rkey */
+	uint32_t src_qp;     /* UD */
+	uint32_t vendor_err;
+	uint8_t queue;	     /* enum vernic_cqe_queue */
+	uint8_t status;	     /* enum ibv_wc_status */
+	uint8_t opcode;	     /* enum ibv_wc_opcode, receive bit as VERNIC_WC_RECV */
+	uint8_t wc_flags;    /* enum ibv_wc_flags */
+	/*
+	 * Payload bytes in data[], for the library to scatter over the SGEs of the WQE when the
+	 * CQE is polled. For UD they start at the GRH.
+	 */
+	uint8_t data_len;
+	uint8_t sl;
+	uint16_t pkey_index;
+	uint32_t reserved[2];
+	_Atomic uint32_t lap; /* written last */
+	uint8_t data[VERNIC_CQE_DATA];
+};
+static_assert(offsetof(struct vernic_cqe, lap) == 60, "layout");
+static_assert(sizeof(struct vernic_cqe) == 128, "layout");
+
+#define VERNIC_WC_RECV 0x80 /* IBV_WC_RECV (1 << 7): RECV = 0x80, RECV_RDMA_WITH_IMM = 0x81 */
+
+/*
+ * Arming: the client stores VERNIC_ARM_* | index, index being the first CQE it has not seen valid
+ * when arming, then issues a full barrier. The daemon fires once, for a CQE whose index is not
+ * before that one (and which is solicited or an error, with VERNIC_ARM_SOLICITED), and clears arm.
+ */
+#define VERNIC_ARM_NEXT (UINT64_C(1) << 32)
+#define VERNIC_ARM_SOLICITED (UINT64_C(2) << 32)
+
+struct vernic_cq_ring {
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t cons; /* client: CQEs before it were polled */
+	_Alignas(VERNIC_CACHELINE) _Atomic uint64_t arm;  /* client sets, daemon clears */
+	/* Daemon sets it when it queues an event on the channel, the client clears it on reading. */
+	_Atomic uint32_t event_pending;
+};
+
+#define VERNIC_CQE_OFFSET 256
+static_assert(sizeof(struct vernic_cq_ring) <= VERNIC_CQE_OFFSET, "layout");
+
+#endif
