@@ -1,1 +1,130 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Completion queues: publishing CQEs, and telling who waits for them.
+ *
+ * Theory of operation
+ * -------------------
+ * cq_push() writes a CQE and puts the CQ on its engine's list of CQs to notify; the host calls
+ * engine_notify_cqs() when its round is over, so a burst of CQEs costs one look at the arm word.
+ * The CQE's lap is stored before the arm word is read, with a full barrier between; the client
+ * stores the arm word before it looks for a CQE once more. So one of the two sees the other.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/engine.h"
+
+/*
+ * Ties a CQ to its ring memory, which is zeroed.
+ * @memory: struct vernic_cq_ring and the CQEs, as ring.h lays them out
+ * @depth: CQEs, a power of two
+ */
+void cq_init(struct cq *cq, void *memory, uint32_t depth)
+{
+	cq->ring = memory;
+	cq->cqe = (struct vernic_cqe *)((char *)memory + VERNIC_CQE_OFFSET);
+	cq->depth = depth;
+	cq->shift = (uint32_t)__builtin_ctz(depth);
+	cq->prod = 0;
+	cq->last_solicited = 0;
+	cq->overflow = false;
+	atomic_init(&cq->dirty, 0);
+	pthread_spin_init(&cq->lock, PTHREAD_PROCESS_PRIVATE);
+}
+
+/* Fires the event of a CQ if one is due. */
+static void notify(struct engine *e, struct cq *cq)
+{
+	/* Cleared first: a CQE pushed after the look at the arm word must list the CQ again. */
+	atomic_fetch_and(&cq->dirty, ~(1u << e->worker));
+	if (cq_take_event(cq))
+		e->ops->cq_event(e, cq);
+}
+
+/* Puts a CQ on the engine's list to notify, once. */
+static void mark_dirty(struct engine *e, struct cq *cq)
+{
+	uint32_t bit = 1u << e->worker;
+
+	/* The bit is this engine's own: nobody else sets or clears it. */
+	if (atomic_load_explicit(&cq->dirty, memory_order_relaxed) & bit)
+		return;
+	if (e->dirty_count == e->dirty_capacity) {
+		uint32_t capacity = e->dirty_capacity ? 2 * e->dirty_capacity : 64;
+		struct cq **dirty = realloc(e->dirty, capacity * sizeof(struct cq *));
+
+		if (!dirty) {
+			/* Early is right too, only dearer. */
+			notify(e, cq);
+			return;
+		}
+		e->dirty = dirty;
+		e->dirty_capacity = capacity;
+	}
+	atomic_fetch_or(&cq->dirty, bit);
+	e->dirty[e->dirty_count++] = cq;
+}
+
+/*
+ * Publishes a CQE (lap is filled in here) and puts the CQ on the engine's list to notify.
+ * @solicited: wakes a CQ armed for solicited events; a CQE with an error always does
+ * @return false if the CQ overran: the CQE is lost, the CQ is dead from then on
+ */
+bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool solicited)
+{
+	struct vernic_cqe *slot;
+	uint32_t index;
+	bool newly_dead;
+
+	pthread_spin_lock(&cq->lock);
+	index = cq->prod;
+	if (cq->overflow || index - vernic_load_acquire(&cq->ring->cons) >= cq->depth) {
+		newly_dead = !cq->overflow;
+		cq->overflow = true;
+		pthread_spin_unlock(&cq->lock);
+		if (newly_dead)
+			e->ops->cq_error(e, cq);
+		return false;
+	}
+	slot = &cq->cqe[index & (cq->depth - 1)];
+	memcpy(slot, cqe, offsetof(struct vernic_cqe, lap));
+	if (cqe->data_len)
+		memcpy(slot->data, cqe->data, sizeof(slot->data));
+	vernic_store_release(&slot->lap, (index >> cq->shift) + 1);
+	cq->prod = index + 1;
+	if (solicited || cqe->status != IBV_WC_SUCCESS)
+		cq->last_solicited = cq->prod;
+	pthread_spin_unlock(&cq->lock);
+
+	mark_dirty(e, cq);
+	return true;
+}
+
+/* @return true if an event is due (and disarms): call with every CQE so far published */
+bool cq_take_event(struct cq *cq)
+{
+	uint64_t arm;
+	uint32_t newest; /* index + 1 of the newest CQE that counts */
+
+	vernic_full_barrier();
+	arm = atomic_load_explicit(&cq->ring->arm, memory_order_acquire);
+	while (arm != 0) {
+		pthread_spin_lock(&cq->lock);
+		newest = arm & VERNIC_ARM_NEXT ? cq->prod : cq->last_solicited;
+		pthread_spin_unlock(&cq->lock);
+		if ((int32_t)(newest - (uint32_t)arm) <= 0)
+			return false;
+		/* Fails if the client re-armed, or another worker fired it: look again. */
+		if (atomic_compare_exchange_strong(&cq->ring->arm, &arm, 0))
+			return true;
+	}
+	return false;
+}
+
+/* Fires the events that are due of all CQs that got CQEs since the last call. */
+void engine_notify_cqs(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->dirty_count; i++)
+		notify(e, e->dirty[i]);
+	e->dirty_count = 0;
+}

@@ -54,6 +54,8 @@ struct dma_op {
 	struct dma_list dst; /* same len; both may be empty: done() is called in turn */
 	/* @error: 0 or -EFAULT */
 	void (*done)(struct dma *dma, struct dma_op *op, int error);
+	/* Closes the batch: nothing submitted later starts before done() has returned. */
+	bool barrier;
 	/* The submitter's, for done(). */
 	struct qp *qp;
 	void *ctx;
@@ -93,7 +95,7 @@ void dma_flush(struct dma *dma);
 size_t dma_pending(const struct dma *dma);
 
 /*
- * Reads or writes at once, after everything queued (for atomics).
+ * Reads or writes at once, whatever is queued: for atomics, from done() of a barrier operation.
  * @return 0 or -EFAULT
  */
 int dma_read_now(struct dma *dma, struct mm *mm, uint64_t addr, void *buf, size_t len);
@@ -102,6 +104,9 @@ int dma_write_now(struct dma *dma, struct mm *mm, uint64_t addr, const void *buf
 /* Cuts [offset, offset + len) out of a list. The result's segments come from the arena. */
 struct dma_list dma_slice(struct dma *dma, const struct dma_list *list, uint32_t offset,
 			  uint32_t len);
+
+/* Takes len bytes from the arena, for data an operation reads. */
+void *dma_scratch(struct dma *dma, uint32_t len);
 
 /* A list of one segment of the daemon's own memory. */
 struct dma_list dma_local(struct dma *dma, const void *buf, uint32_t len);

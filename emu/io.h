@@ -39,6 +39,12 @@ struct io_datagram {
 
 typedef void (*io_receive_fn)(void *arg, const struct io_datagram *d);
 
+/* What went wrong on the way out. */
+struct io_counters {
+	uint64_t tx_dropped; /* sends the kernel refused */
+	uint64_t rx_dropped; /* datagrams that did not fit a buffer */
+};
+
 #define IO_TX_BUFFER 65536 /* bytes of a send buffer */
 
 /*
@@ -52,6 +58,14 @@ void io_destroy(struct io *io);
 
 /* "io_uring" or "plain" */
 const char *io_name(const struct io *io);
+
+/*
+ * Whether sends of several segments are cut by the kernel (GSO): then their IPv4 identifications
+ * count up from 0, else each is 0. May turn false when a device refuses.
+ */
+bool io_segments(const struct io *io);
+
+const struct io_counters *io_counters(const struct io *io);
 
 /* Starts to receive on a bound non-blocking UDP socket (UDP_GRO and so on are set by its owner). */
 int io_add_socket(struct io *io, int fd, void *socket_ctx);

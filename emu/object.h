@@ -111,6 +111,9 @@ bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool
 /* @return true if an event is due (and disarms): call with every CQE so far published. */
 bool cq_take_event(struct cq *cq);
 
+/* Fires engine_ops.cq_event for every CQ with new CQEs whose event is due. */
+void engine_notify_cqs(struct engine *e);
+
 /* ---- shared receive queue ------------------------------------------------------------------ */
 
 struct srq {

@@ -1,1 +1,176 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* Devices: listing, opening, attributes, GIDs. */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "control.h"
+
+int handle_list_devices(struct client *c, struct message *m)
+{
+	struct vernic_device_info *info = &m->reply->list_devices;
+	uint32_t index = m->req->list_devices.index;
+	const struct device *dev;
+
+	if (index >= c->host->device_count)
+		return -ENODEV;
+	dev = &c->host->device[index]->dev;
+	memcpy(info->name, dev->name, sizeof(info->name));
+	info->node_guid = dev->node_guid;
+	info->index = index;
+	return 0;
+}
+
+/* Undoes what client_open_*() did of it, and ends the scanning of doorbells. */
+void client_close_device(struct client *c)
+{
+	for (unsigned int i = 0; i < c->host->workers; i++) {
+		struct doorbell_set *set = c->set[i];
+
+		if (set == NULL)
+			continue;
+		worker_remove_doorbells(c->host->worker[i], set);
+		for (unsigned int k = 0; k < VERNIC_MAX_CONTEXT_QP / 64; k++)
+			free(set->row[k]);
+		free(set);
+		c->set[i] = NULL;
+	}
+	if (c->doorbells != NULL)
+		munmap(c->doorbells, c->doorbells_size);
+	c->doorbells = NULL;
+	if (c->events.fd >= 0) {
+		ev_io_stop(c->server->loop, &c->events.writable);
+		close(c->events.fd);
+		c->events.fd = -1;
+	}
+	free(c->events.event);
+	c->events.event = NULL;
+	c->events.count = c->events.capacity = 0;
+	if (c->mm != NULL)
+		mm_destroy(c->mm);
+	c->mm = NULL;
+	c->device = NULL;
+}
+
+/* Makes the doorbell memory and has every worker scan its part. */
+static int client_open_doorbells(struct client *c, struct message *m, size_t stride)
+{
+	unsigned int workers = c->host->workers;
+	int fd, err;
+
+	c->doorbells_size = workers * stride;
+	err = shared_memory_create("vernic-doorbells", c->doorbells_size, &c->doorbells, &fd);
+	if (err != 0)
+		return err;
+	message_add_fd(m, fd);
+	for (unsigned int i = 0; i < workers; i++) {
+		struct doorbell_set *set = calloc(1, sizeof(*set));
+
+		if (set == NULL)
+			return -ENOMEM;
+		set->db = (struct vernic_doorbell *)((char *)c->doorbells + i * stride);
+		c->set[i] = set;
+		worker_add_doorbells(c->host->worker[i], set);
+	}
+	return 0;
+}
+
+/* Makes the socket asynchronous events go by. */
+static int client_open_events(struct client *c, struct message *m)
+{
+	int fds[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
+		return -errno;
+	c->events.fd = fds[0];
+	message_add_fd(m, fds[1]);
+	return 0;
+}
+
+/* Adds a duplicate of an fd to the reply. */
+static int message_add_dup(struct message *m, int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+
+	if (copy < 0)
+		return -errno;
+	message_add_fd(m, copy);
+	return 0;
+}
+
+/*
+ * Makes the connection a device context.
+ * @return ENODEV: no such device; EBUSY: opened one already; what mm_create() says where the
+ * client's memory is out of reach
+ */
+int handle_open_device(struct client *c, struct message *m)
+{
+	const char *name = m->req->open_device.name;
+	size_t stride = round_up(sizeof(struct vernic_doorbell), 4096);
+	struct host_device *dev = NULL;
+	int mem_fd, err;
+
+	if (c->device != NULL)
+		return -EBUSY;
+	if (memchr(name, '\0', sizeof(m->req->open_device.name)) == NULL)
+		return -EINVAL;
+	for (unsigned int i = 0; i < c->host->device_count; i++) {
+		if (strcmp(c->host->device[i]->dev.name, name) == 0)
+			dev = c->host->device[i];
+	}
+	if (dev == NULL)
+		return -ENODEV;
+	mem_fd = m->in_count > 0 ? m->in[0] : -1;
+	if (m->in_count > 0)
+		m->in[0] = -1;
+	err = mm_create(c->pid, mem_fd, m->req->open_device.probe_addr,
+			m->req->open_device.probe_value, &c->mm);
+	if (err != 0)
+		return err;
+	c->device = dev;
+	err = client_open_doorbells(c, m, stride);
+	if (err == 0)
+		err = message_add_dup(m, c->host->pages_fd);
+	if (err == 0)
+		err = client_open_events(c, m);
+	for (unsigned int i = 0; err == 0 && i < c->host->workers; i++)
+		err = message_add_dup(m, worker_wake_fd(c->host->worker[i]));
+	if (err != 0) {
+		client_close_device(c);
+		return err;
+	}
+	m->reply->open_device.workers = c->host->workers;
+	m->reply->open_device.doorbell_stride = (uint32_t)stride;
+	m->reply->open_device.node_guid = dev->dev.node_guid;
+	return 0;
+}
+
+/* ibv_query_device(3) */
+int handle_query_device(struct client *c, struct message *m)
+{
+	m->reply->query_device = c->device->dev.attr;
+	return 0;
+}
+
+/* ibv_query_port(3) */
+int handle_query_port(struct client *c, struct message *m)
+{
+	m->reply->query_port = c->device->dev.port_attr;
+	return 0;
+}
+
+/* ibv_query_gid(3) */
+int handle_query_gid(struct client *c, struct message *m)
+{
+	uint32_t index = m->req->query_gid.index;
+	const struct gid_entry *gid;
+
+	if (index >= c->device->dev.gid_count)
+		return -EINVAL;
+	gid = &c->device->dev.gids[index];
+	memcpy(m->reply->query_gid.gid, gid->raw, 16);
+	m->reply->query_gid.type = IBV_GID_TYPE_ROCE_V2;
+	m->reply->query_gid.ifindex = gid->ifindex;
+	return 0;
+}

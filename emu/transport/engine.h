@@ -13,9 +13,9 @@
  *	-> (done) CQE, ACK owed -> tx -> [port] -> engine_rx -> completer -> CQE
  *
  * engine_rx() and the requester never move bytes themselves: they queue dma operations, and what
- * may only be seen after the bytes (a CQE, an ACK) is made from the operation's done(). engine_run()
- * does one round: timers, run queue, dma, ACKs owed, until nothing is left to do now or a budget is
- * used up.
+ * may only be seen after the bytes (a CQE, an ACK) is made from the operation's done().
+ *engine_run() does one round: timers, run queue, dma, ACKs owed, until nothing is left to do now or
+ *a budget is used up.
  *
  * A train is a run of consecutive packets of one message of one QP. Its payload is a list of
  * segments: in the daemon's memory (a receive buffer, an inline payload) or in a client's.
@@ -37,9 +37,9 @@ struct engine;
 struct qp;
 
 /* QPN: worker in bits 0..3, slot in bits 4..19, generation in bits 20..23. */
-#define QPN_WORKER(qpn) ((qpn) & 0xf)
+#define QPN_WORKER(qpn) ((qpn)&0xf)
 #define QPN_SLOT(qpn) (((qpn) >> 4) & 0xffff)
-#define QPN_MAKE(gen, slot, worker) (((gen) & 0xf) << 20 | (slot) << 4 | (worker))
+#define QPN_MAKE(gen, slot, worker) (((gen)&0xf) << 20 | (slot) << 4 | (worker))
 #define ENGINE_MAX_QP 65536
 
 /* Which port a path leaves by. */
@@ -75,11 +75,11 @@ struct train {
 	bool last;	 /* the last packet ends it */
 	bool imm;	 /* the last packet has an immediate; needs last */
 	bool inv;
-	bool solicited;	 /* on the last packet */
-	bool ackreq;	 /* on the last packet */
+	bool solicited; /* on the last packet */
+	bool ackreq;	/* on the last packet */
 	uint16_t pkey;
-	uint32_t psn;	 /* of the first packet */
-	uint32_t count;	 /* packets */
+	uint32_t psn;	/* of the first packet */
+	uint32_t count; /* packets */
 	/* Payload bytes of every packet but the last one; of a single packet, its own. */
 	uint32_t mtu;
 	uint32_t imm_data; /* network order; or the rkey to invalidate */

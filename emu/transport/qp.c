@@ -1,1 +1,283 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* Queue pairs: their life, their attributes, and how they end in error. */
+#include "internal.h"
+
+#include <stdlib.h>
+
+static void set_state(struct qp *qp, enum ibv_qp_state state)
+{
+	qp->state = state;
+	qp->attr.qp_state = state;
+	vernic_store_release(&qp->p.ring->state, state);
+	/* The client posts a receive, then looks at the state; we set it, then look at the RQ. */
+	vernic_full_barrier();
+}
+
+unsigned int qp_service(const struct qp *qp)
+{
+	return qp->p.type == IBV_QPT_RC ? WIRE_RC : qp->p.type == IBV_QPT_UC ? WIRE_UC : WIRE_UD;
+}
+
+void qp_fill_cqe(struct qp *qp, struct vernic_cqe *cqe)
+{
+	/* data[] and lap stay as they are: one is copied in where needed, the other cq_push's. */
+	memset(cqe, 0, offsetof(struct vernic_cqe, lap));
+	cqe->timestamp = qp->engine->now;
+	cqe->qp_index = qp->p.index;
+	cqe->qp_num = qp->qpn;
+}
+
+void qp_fill_train(struct qp *qp, struct train *t, unsigned int kind)
+{
+	*t = (struct train){
+		.path = &qp->path,
+		.src_qpn = qp->qpn,
+		.dst_qpn = qp->attr.dest_qp_num,
+		.service = qp_service(qp),
+		.kind = kind,
+		.pkey = 0xffff,
+		.count = 1,
+		.mtu = qp->mtu,
+	};
+}
+
+int qp_create(struct engine *e, const struct qp_params *params, struct qp **out)
+{
+	struct qp *qp = calloc(1, sizeof(*qp));
+	int err = -ENOMEM;
+
+	if (!qp)
+		return -ENOMEM;
+	qp->p = *params;
+	qp->engine = e;
+	qp->timer.fire = requester_timer;
+	qp->req.entry = calloc(params->sq_depth, sizeof(*qp->req.entry));
+	qp->resp.wqe = calloc(1, sizeof(*qp->resp.wqe));
+	if (!qp->req.entry || !qp->resp.wqe)
+		goto fail;
+	err = engine_add_qp(e, qp);
+	if (err)
+		goto fail;
+	set_state(qp, IBV_QPS_RESET);
+	*out = qp;
+	return 0;
+fail:
+	free(qp->req.entry);
+	free(qp->resp.wqe);
+	free(qp);
+	return err;
+}
+
+void qp_destroy(struct qp *qp)
+{
+	engine_unlink(qp->engine, qp);
+	engine_remove_qp(qp->engine, qp);
+	free(qp->req.entry);
+	free(qp->resp.wqe);
+	free(qp->resp.job);
+	free(qp);
+}
+
+uint32_t qp_take_srq_slot(struct qp *qp)
+{
+	if (!qp->p.srq || !qp->resp.have_wqe)
+		return VERNIC_NO_SLOT;
+	qp->resp.have_wqe = false;
+	return qp->resp.wqe->slot;
+}
+
+/* Everything as after qp_create(), queues emptied without CQEs. */
+static void reset(struct qp *qp)
+{
+	engine_unlink(qp->engine, qp);
+	qp->epoch++;
+	memset(&qp->attr, 0, sizeof(qp->attr));
+	memset(&qp->path, 0, sizeof(qp->path));
+	qp->flushing = qp->last_wqe_event = qp->sqd_event = qp->established = false;
+	requester_reset(qp);
+	responder_reset(qp);
+	vernic_store_release(&qp->p.ring->sq_prod, 0);
+	vernic_store_release(&qp->p.ring->rq_prod, 0);
+	set_state(qp, IBV_QPS_RESET);
+}
+
+static void apply_path(struct qp *qp)
+{
+	const struct ibv_ah_attr *ah = &qp->attr.ah_attr;
+
+	qp->path = (struct path){
+		.flow_label = ah->grh.flow_label & 0xfffff,
+		.hop_limit = ah->grh.hop_limit,
+		.traffic_class = ah->grh.traffic_class,
+		.sl = ah->sl,
+		.sgid_index = ah->grh.sgid_index,
+	};
+	memcpy(qp->path.dgid, ah->grh.dgid.raw, 16);
+	memcpy(qp->path.sgid, qp->p.dev->gids[ah->grh.sgid_index].raw, 16);
+	qp->engine->ops->route(qp->engine, qp->p.dev, &qp->path);
+}
+
+static void apply(struct qp *qp, const struct ibv_qp_attr *a, int mask)
+{
+	struct ibv_qp_attr *to = &qp->attr;
+
+	if (mask & IBV_QP_PORT)
+		to->port_num = a->port_num;
+	if (mask & IBV_QP_PKEY_INDEX)
+		to->pkey_index = a->pkey_index;
+	if (mask & IBV_QP_ACCESS_FLAGS)
+		to->qp_access_flags = a->qp_access_flags;
+	if (mask & IBV_QP_QKEY)
+		to->qkey = a->qkey;
+	if (mask & IBV_QP_PATH_MTU) {
+		to->path_mtu = a->path_mtu;
+		qp->mtu = 128u << a->path_mtu;
+	}
+	if (mask & IBV_QP_DEST_QPN)
+		to->dest_qp_num = a->dest_qp_num;
+	if (mask & IBV_QP_RQ_PSN)
+		to->rq_psn = a->rq_psn & PSN_MASK;
+	if (mask & IBV_QP_SQ_PSN)
+		to->sq_psn = a->sq_psn & PSN_MASK;
+	if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
+		to->max_rd_atomic = a->max_rd_atomic;
+	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+		to->max_dest_rd_atomic = a->max_dest_rd_atomic;
+	if (mask & IBV_QP_MIN_RNR_TIMER)
+		to->min_rnr_timer = a->min_rnr_timer;
+	if (mask & IBV_QP_TIMEOUT)
+		to->timeout = a->timeout;
+	if (mask & IBV_QP_RETRY_CNT)
+		qp->req.retry_left = to->retry_cnt = a->retry_cnt;
+	if (mask & IBV_QP_RNR_RETRY)
+		qp->req.rnr_left = to->rnr_retry = a->rnr_retry;
+	if (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY)
+		qp->sqd_event = a->en_sqd_async_notify != 0;
+	if (mask & IBV_QP_AV) {
+		to->ah_attr = a->ah_attr;
+		apply_path(qp);
+	}
+}
+
+int qp_modify(struct qp *qp, const struct ibv_qp_attr *attr, int attr_mask)
+{
+	enum ibv_qp_state from = qp->state, next;
+	int err = qp_state_check(qp, attr, attr_mask, &next);
+
+	if (err)
+		return err;
+	if (next == IBV_QPS_RESET && attr_mask & IBV_QP_STATE) {
+		reset(qp);
+		return 0;
+	}
+	if (next == IBV_QPS_ERR && attr_mask & IBV_QP_STATE) {
+		if (from != IBV_QPS_ERR)
+			qp_error(qp, -1);
+		return 0;
+	}
+	apply(qp, attr, attr_mask);
+	if (next == from)
+		return 0;
+	if (next == IBV_QPS_RTR) {
+		if (qp->p.type == IBV_QPT_UD)
+			qp->mtu = 128u << qp->p.dev->port_attr.active_mtu;
+		responder_start(qp);
+	}
+	if (next == IBV_QPS_RTS && from == IBV_QPS_RTR)
+		requester_start(qp);
+	set_state(qp, next);
+	/* Work posted meanwhile, or a queue that is drained already. */
+	if (next == IBV_QPS_RTS || next == IBV_QPS_SQD)
+		engine_schedule(qp->engine, qp);
+	return 0;
+}
+
+void qp_query(const struct qp *qp, struct ibv_qp_attr *attr)
+{
+	*attr = qp->attr;
+	attr->qp_state = qp->state;
+	attr->cur_qp_state = qp->state;
+	attr->path_mig_state = IBV_MIG_MIGRATED;
+	attr->cap = qp->p.cap;
+	attr->sq_draining = qp->state == IBV_QPS_SQD && qp->req.una != qp->req.begun;
+	/* RESET, INIT: the port is known once it was given. */
+	if (qp->state >= IBV_QPS_RTR) {
+		attr->rq_psn = qp->resp.epsn;
+		if (qp->state >= IBV_QPS_RTS)
+			attr->sq_psn = qp->req.psn;
+	}
+}
+
+void qp_complete(struct qp *qp, struct cq *cq, struct vernic_cqe *cqe, bool solicited)
+{
+	qp->engine->counters.completions++;
+	if (!cq_push(qp->engine, cq, cqe, solicited))
+		qp_error(qp, IBV_EVENT_QP_FATAL);
+}
+
+/* Everything accepted before the error was placed and reported: now the rest is flushed. */
+static void flush_done(struct dma *dma, struct dma_op *op, int error)
+{
+	struct qp *qp = op->qp;
+	struct requester *r = &qp->req;
+	uint32_t prod, left;
+
+	if (op->epoch != qp->epoch || (qp->state != IBV_QPS_ERR && qp->state != IBV_QPS_SQE))
+		return;
+	qp->flushing = false;
+	prod = vernic_load_acquire(&qp->p.ring->sq_prod);
+	left = prod - r->una;
+	for (left = left <= qp->p.sq_depth ? left : qp->p.sq_depth; left; left--) {
+		const uint8_t *slot =
+			qp->p.sq + (size_t)(r->una & (qp->p.sq_depth - 1)) * qp->p.sq_stride;
+		struct vernic_cqe cqe;
+
+		qp_fill_cqe(qp, &cqe);
+		memcpy(&cqe.wr_id, slot + offsetof(struct vernic_send_wqe, wr_id),
+		       sizeof(cqe.wr_id));
+		cqe.queue = VERNIC_CQE_SQ;
+		cqe.wqe = r->una++;
+		cqe.status = r->fail_status ? r->fail_status : IBV_WC_WR_FLUSH_ERR;
+		r->fail_status = IBV_WC_SUCCESS;
+		qp_complete(qp, qp->p.send_cq, &cqe, true);
+	}
+	r->next = r->begun = r->una;
+	r->rd_entries = 0;
+	r->psn = r->una_psn = r->send_psn = r->max_psn;
+	r->rd_head = r->rd_tail;
+	r->rnr_wait = false;
+	if (qp->state == IBV_QPS_ERR)
+		responder_flush(qp);
+}
+
+void qp_flush(struct qp *qp)
+{
+	struct dma_op *op;
+
+	if (qp->flushing)
+		return;
+	qp->flushing = true;
+	op = dma_submit(qp->engine->dma);
+	op->done = flush_done;
+	op->qp = qp;
+	op->epoch = qp->epoch;
+}
+
+void qp_error(struct qp *qp, int event)
+{
+	if (qp->state == IBV_QPS_ERR || qp->state == IBV_QPS_RESET)
+		return;
+	set_state(qp, IBV_QPS_ERR);
+	timer_disarm(&qp->engine->timers, &qp->timer);
+	qp_flush(qp);
+	if (event >= 0)
+		qp->engine->ops->qp_event(qp->engine, qp, (enum ibv_event_type)event);
+}
+
+void qp_sq_error(struct qp *qp)
+{
+	if (!qp_sends(qp))
+		return;
+	set_state(qp, IBV_QPS_SQE);
+	qp_flush(qp);
+}

@@ -18,8 +18,8 @@ struct qp_params {
 	struct client *client;
 	enum ibv_qp_type type; /* RC, UC, UD */
 	bool sq_sig_all;
-	uint32_t index;		/* the client's qp_index */
-	struct ibv_qp_cap cap;	/* actual values */
+	uint32_t index;	       /* the client's qp_index */
+	struct ibv_qp_cap cap; /* actual values */
 	struct vernic_qp_ring *ring;
 	uint8_t *sq;
 	uint8_t *rq;
@@ -34,32 +34,50 @@ struct qp_params {
 struct send_entry {
 	uint64_t wr_id;
 	uint64_t remote_addr;
+	uint64_t compare_add;
+	uint64_t swap;
 	uint32_t rkey;
+	uint32_t imm;
 	uint32_t first_psn;
 	uint32_t packets; /* PSNs it takes */
 	uint32_t length;  /* bytes */
-	uint32_t done;	  /* bytes of a READ response queued for placing */
+	uint16_t flags;	  /* enum ibv_send_flags | VERNIC_SEND_* */
 	uint8_t opcode;	  /* enum ibv_wr_opcode */
 	uint8_t kind;	  /* enum wire_kind of its requests */
-	uint16_t flags;	  /* enum ibv_send_flags | VERNIC_SEND_* */
-	bool responded;	  /* READ, atomic: the whole response was accepted */
+	uint8_t status;	  /* enum ibv_wc_status: a local error, reported when its turn comes */
+	bool placed;	  /* READ, atomic: the response is in place, and was reported */
 };
 
+/*
+ * The requester's view of the PSNs and of the SQ, oldest first:
+ *
+ *	una		WQEs before it were completed
+ *	una_psn		PSNs before it were acknowledged or answered
+ *	send_psn, next	where sending goes on: PSN, and the WQE it is in
+ *	max_psn		PSNs before it were sent at least once
+ *	psn, begun	end of the WQEs that have a send_entry and PSNs
+ *	sq_prod		end of what the client posted (in the ring)
+ */
 struct requester {
-	uint32_t next;	 /* SQ index of the WQE to send next */
-	uint32_t offset; /* packets of it already sent */
-	uint32_t una;	 /* SQ index of the oldest WQE not completed */
-	uint32_t begun;	 /* WQEs before this index have a send_entry */
-	uint32_t psn;	 /* next PSN of new work (end of begun) */
-	uint32_t send_psn; /* next PSN to put on the wire (retransmission: before psn) */
-	uint32_t una_psn; /* oldest PSN not acknowledged */
-	uint32_t max_psn; /* highest PSN + 1 ever sent: below it is a retransmission */
-	uint32_t window;  /* bytes in flight allowed, adapts to loss */
-	uint32_t rd_atomic; /* READs and atomics outstanding */
+	uint32_t una;
+	uint32_t next;
+	uint32_t begun;
+	uint32_t una_psn;
+	uint32_t send_psn;
+	uint32_t max_psn;
+	uint32_t psn;
+	uint32_t window;     /* bytes in flight allowed, adapts to loss */
+	uint32_t rd_entries; /* READ and atomic WQEs begun and not completed */
+	/* READ and atomic requests outstanding: the PSN behind each one's response. */
+	uint32_t rd_end[VERNIC_MAX_RD_ATOMIC];
+	uint32_t rd_head, rd_tail;
 	uint8_t retry_left;
 	uint8_t rnr_left;
-	bool rnr_wait;	  /* the timer is the RNR timer */
-	bool read_resent; /* a gap in a READ response was asked for; not again until progress */
+	uint8_t fail_status;	  /* enum ibv_wc_status of the WQE at una when the SQ failed */
+	bool rnr_wait;		  /* sending waits until rnr_deadline */
+	bool resent;		  /* went back to una_psn since it last moved */
+	uint64_t deadline;	  /* ns: when the oldest unacknowledged packet times out */
+	uint64_t rnr_deadline;	  /* ns */
 	struct send_entry *entry; /* sq_depth of them, by SQ index */
 };
 
@@ -69,20 +87,25 @@ struct atomic_result {
 	uint64_t orig;
 };
 
-/* A READ being answered. */
-struct read_job {
+/* A READ or an atomic being answered; answers leave in the order of the requests. */
+struct response_job {
 	uint64_t va;
+	uint64_t orig; /* atomic: the answer */
 	uint32_t rkey;
-	uint32_t length;
-	uint32_t sent; /* bytes */
-	uint32_t psn;  /* of its first response packet */
+	uint32_t length; /* bytes */
+	uint32_t sent;	 /* bytes */
+	uint32_t psn;	 /* of the first response packet */
 	uint32_t msn;
-	/* An atomic's answer goes out in turn with READ responses. */
+	bool fresh; /* no replay */
 	bool atomic;
-	uint64_t orig;
+	bool ready; /* the atomic was carried out */
+	bool compare_swap;
+	uint64_t swap_add;
+	uint64_t compare;
+	struct dma_segment seg; /* atomic: its 8 bytes */
 };
 
-/* Ring of jobs; replays count too, so more room than VERNIC_MAX_RD_ATOMIC. */
+/* Ring of jobs; replays count too, so more room than VERNIC_MAX_RD_ATOMIC. A power of two. */
 #define RESPONDER_JOBS (4 * VERNIC_MAX_RD_ATOMIC)
 
 struct recv_wqe {
@@ -95,24 +118,27 @@ struct recv_wqe {
 struct responder {
 	uint32_t epsn; /* expected PSN */
 	uint32_t msn;
-	bool nak_sent;	/* one sequence NAK for each gap */
-	uint8_t kind;	/* of the message in progress; KIND_NONE: none */
-	bool have_wqe;	/* wqe holds a receive taken for it */
-	uint32_t offset; /* bytes of it so far */
-	uint64_t va;	 /* WRITE: next address */
+	uint32_t rq_cons;
+	uint8_t kind;	 /* of the message in progress; KIND_NONE: none */
+	bool have_wqe;	 /* wqe holds a receive taken for it */
+	bool nak_sent;	 /* one NAK for each gap */
+	bool failed;	 /* a NAK ended it: what was accepted behind the failure is flushed */
+	uint32_t offset; /* bytes of the message so far */
+	uint64_t va;	 /* WRITE: address of the message */
 	uint32_t rkey;
 	uint32_t length; /* WRITE: RETH.length */
-	uint32_t rq_cons;
-	struct recv_wqe wqe;
+	struct recv_wqe *wqe;
 
-	bool ack_owed;	   /* on engine.acks */
-	uint8_t ack_syndrome; /* of the answer owed; AETH_ACK unless a NAK */
-	uint32_t ack_psn;  /* newest PSN whose data is in place */
-	uint32_t ack_msn;
+	bool ack_owed;	 /* on engine.acks, or waiting for the jobs to be answered */
+	bool ack_linked; /* on engine.acks */
+	uint8_t nak;	 /* syndrome of the NAK owed; 0: none */
 	uint32_t nak_psn;
+	uint32_t ack_psn; /* newest PSN whose data is in place */
+	uint32_t ack_msn;
 
-	struct read_job job[RESPONDER_JOBS];
+	struct response_job *job; /* RESPONDER_JOBS, made when the first is needed */
 	uint32_t job_head, job_tail;
+	uint32_t job_fresh; /* of them, those that are no replays */
 	struct atomic_result atomic[VERNIC_MAX_RD_ATOMIC];
 	uint32_t atomic_next;
 };
@@ -123,12 +149,12 @@ struct qp {
 	uint32_t qpn;
 	uint32_t epoch; /* raised by RESET: pending dma operations of before are void */
 	enum ibv_qp_state state;
-	bool sq_error;	/* SQE: the SQ only */
-	bool flushed;	/* ERR: what was posted before is being flushed */
+	bool flushing;	     /* a flush is on its way through the dma queue */
 	bool last_wqe_event; /* QP_LAST_WQE_REACHED was raised */
-	bool sqd_event; /* raise SQ_DRAINED when drained */
+	bool sqd_event;	     /* raise SQ_DRAINED when drained */
+	bool established;    /* COMM_EST was raised */
 	struct ibv_qp_attr attr;
-	struct path path; /* connected services */
+	struct path path; /* RC, UC: the connection's; UD: of the last message sent */
 	uint32_t mtu;	  /* bytes */
 	bool queued;	  /* on engine.run */
 	struct cds_list_head run_node;

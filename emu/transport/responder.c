@@ -1,1 +1,788 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The responder of RC and UC.
+ *
+ * Theory of operation
+ * -------------------
+ * A train is checked as a whole, in the order of the specification (IBTA 9.6, 9.7.4): PSN,
+ * operation sequence, length, rights, receive WQE. What passes moves epsn on and is queued as a dma
+ * operation; responder_done() then reports it: CQE, and the ACK that is owed. A train that was
+ * partly received before, or whose last packet must wait for a receive, is cut.
+ *
+ * ACKs and NAKs are owed, not sent: one goes out per QP and round, for the newest PSN in place, and
+ * behind the READ and atomic responses that come before it. READs and atomics become jobs, answered
+ * in order by responder_run().
+ *
+ * A duplicate is answered without a second effect: a SEND or WRITE with the newest ACK, a READ by
+ * reading again, an atomic from the stored result (IBTA 9.7.4.4, 9.4.5).
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+
+/* arg[] of a responder's dma operation. */
+enum { ARG_PSN, ARG_COUNT, ARG_MSN, ARG_FLAGS, ARG_JOB };
+enum { DONE_ACK = 1, DONE_CQE = 2, DONE_SOLICITED = 4 };
+
+static void responder_done(struct dma *dma, struct dma_op *op, int error);
+
+void responder_reset(struct qp *qp)
+{
+	struct recv_wqe *wqe = qp->resp.wqe;
+	struct response_job *job = qp->resp.job;
+
+	qp->resp = (struct responder){.wqe = wqe, .job = job};
+}
+
+void responder_start(struct qp *qp)
+{
+	struct responder *r = &qp->resp;
+
+	r->epsn = qp->attr.rq_psn;
+	r->ack_psn = psn_add(r->epsn, PSN_MASK);
+	for (uint32_t i = 0; i < VERNIC_MAX_RD_ATOMIC; i++)
+		r->atomic[i].psn = UINT32_MAX;
+}
+
+/* ---- answers owed -------------------------------------------------------------------------- */
+
+static void owe_ack(struct qp *qp)
+{
+	struct responder *r = &qp->resp;
+
+	r->ack_owed = true;
+	if (!r->ack_linked) {
+		r->ack_linked = true;
+		cds_list_add_tail(&qp->ack_node, &qp->engine->acks);
+	}
+}
+
+static void owe_nak(struct qp *qp, uint8_t syndrome)
+{
+	struct responder *r = &qp->resp;
+
+	r->nak = syndrome;
+	r->nak_psn = r->epsn;
+	r->nak_sent = true;
+	owe_ack(qp);
+}
+
+void responder_acknowledge(struct qp *qp)
+{
+	struct responder *r = &qp->resp;
+	struct train t;
+
+	if (!r->ack_owed || qp->state == IBV_QPS_RESET)
+		return;
+	if (r->job_head != r->job_tail && qp_receives(qp))
+		return; /* responder_run() sends it behind the responses */
+	r->ack_owed = false;
+	qp_fill_train(qp, &t, KIND_ACK);
+	t.first = t.last = true;
+	t.mtu = 0;
+	/* What a sequence or RNR NAK asks for may have arrived meanwhile. */
+	if (r->nak_psn != r->epsn &&
+	    (r->nak == (AETH_NAK | NAK_PSN_SEQUENCE) || AETH_CLASS(r->nak) == AETH_RNR_NAK))
+		r->nak = 0;
+	if (r->nak) {
+		t.psn = r->nak_psn;
+		t.aeth.syndrome = r->nak;
+		if (AETH_CLASS(r->nak) == AETH_RNR_NAK)
+			qp->engine->counters.rnr_nak_sent++;
+	} else {
+		t.psn = r->ack_psn;
+		t.aeth.syndrome = AETH_ACK | AETH_NO_CREDITS;
+	}
+	t.aeth.msn = r->ack_msn;
+	r->nak = 0;
+	qp->engine->counters.tx_packets++;
+	qp->engine->ops->tx(qp->engine, qp, &t);
+}
+
+/* ---- receive WQEs -------------------------------------------------------------------------- */
+
+static bool rq_take(struct qp *qp)
+{
+	struct responder *r = &qp->resp;
+	uint32_t prod = vernic_load_acquire(&qp->p.ring->rq_prod);
+	struct vernic_recv_wqe head;
+	const uint8_t *p;
+
+	if (qp->p.rq_depth == 0 || prod == r->rq_cons || prod - r->rq_cons > qp->p.rq_depth)
+		return false;
+	p = qp->p.rq + (size_t)(r->rq_cons & (qp->p.rq_depth - 1)) * qp->p.rq_stride;
+	memcpy(&head, p, sizeof(head));
+	r->wqe->wr_id = head.wr_id;
+	r->wqe->slot = r->rq_cons++;
+	r->wqe->num_sge = head.num_sge <= qp->p.cap.max_recv_sge ? head.num_sge : 0;
+	memcpy(r->wqe->sge, p + sizeof(head), r->wqe->num_sge * sizeof(r->wqe->sge[0]));
+	return true;
+}
+
+bool responder_take_wqe(struct qp *qp)
+{
+	struct responder *r = &qp->resp;
+
+	if (!r->have_wqe)
+		r->have_wqe = qp->p.srq ? srq_take(qp->engine, qp->p.srq, r->wqe) : rq_take(qp);
+	return r->have_wqe;
+}
+
+void responder_fill_cqe(struct qp *qp, struct vernic_cqe *cqe)
+{
+	qp_fill_cqe(qp, cqe);
+	cqe->wr_id = qp->resp.wqe->wr_id;
+	cqe->wqe = qp->resp.wqe->slot;
+	cqe->queue = qp->p.srq ? VERNIC_CQE_SRQ : VERNIC_CQE_RQ;
+}
+
+int responder_resolve(struct qp *qp, uint32_t offset, uint32_t len, struct dma_list *list)
+{
+	const struct pd *pd = qp->p.srq ? qp->p.srq->pd : qp->p.pd;
+	const struct recv_wqe *wqe = qp->resp.wqe;
+
+	return sge_resolve(qp->engine->dma, pd, wqe->sge, wqe->num_sge, offset, len,
+			   IBV_ACCESS_LOCAL_WRITE, list);
+}
+
+static void flush_one(struct qp *qp)
+{
+	struct vernic_cqe cqe;
+
+	responder_fill_cqe(qp, &cqe);
+	cqe.status = IBV_WC_WR_FLUSH_ERR;
+	qp->resp.have_wqe = false;
+	qp_complete(qp, qp->p.recv_cq, &cqe, true);
+}
+
+void responder_flush(struct qp *qp)
+{
+	struct responder *r = &qp->resp;
+
+	if (r->have_wqe)
+		flush_one(qp);
+	r->kind = KIND_NONE;
+	if (!qp->p.srq) {
+		while (responder_take_wqe(qp))
+			flush_one(qp);
+		return;
+	}
+	if (!qp->last_wqe_event) {
+		qp->last_wqe_event = true;
+		qp->engine->ops->qp_event(qp->engine, qp, IBV_EVENT_QP_LAST_WQE_REACHED);
+	}
+}
+
+/* ---- dma done -------------------------------------------------------------------------------- */
+
+/* Everything up to psn is in place, and may be acknowledged. */
+static void in_place(struct qp *qp, uint32_t psn, uint32_t msn)
+{
+	struct responder *r = &qp->resp;
+
+	if (psn_diff(psn, r->ack_psn) > 0) {
+		r->ack_psn = psn;
+		r->ack_msn = msn;
+	}
+}
+
+/* Memory that was registered could not be reached: the connection ends. */
+static void memory_failed(struct qp *qp, uint32_t psn)
+{
+	qp->resp.failed = true;
+	if (qp->p.type == IBV_QPT_RC) {
+		owe_nak(qp, AETH_NAK | NAK_REMOTE_OPERATION);
+		qp->resp.nak_psn = psn;
+	}
+	qp_error(qp, -1);
+}
+
+static void responder_done(struct dma *dma, struct dma_op *op, int error)
+{
+	struct qp *qp = op->qp;
+	struct responder *r = &qp->resp;
+	uint32_t flags = op->arg[ARG_FLAGS];
+
+	if (op->epoch != qp->epoch)
+		return;
+	if (error && !r->failed) {
+		memory_failed(qp, psn_add(op->arg[ARG_PSN], 1 - op->arg[ARG_COUNT]));
+		op->cqe.status = IBV_WC_LOC_PROT_ERR;
+	} else if (r->failed) {
+		op->cqe.status = IBV_WC_WR_FLUSH_ERR;
+	}
+	if (flags & DONE_CQE)
+		qp_complete(qp, qp->p.recv_cq, &op->cqe,
+			    flags & DONE_SOLICITED || op->cqe.status != IBV_WC_SUCCESS);
+	if (r->failed || qp->p.type != IBV_QPT_RC)
+		return;
+	in_place(qp, op->arg[ARG_PSN], op->arg[ARG_MSN]);
+	if (flags & DONE_ACK)
+		owe_ack(qp);
+}
+
+/* A dma operation that will report: the submitter fills in lists and CQE. */
+static struct dma_op *submit(struct qp *qp, uint32_t psn, uint32_t count, uint32_t flags)
+{
+	struct dma_op *op = dma_submit(qp->engine->dma);
+
+	op->done = responder_done;
+	op->qp = qp;
+	op->epoch = qp->epoch;
+	op->arg[ARG_PSN] = psn;
+	op->arg[ARG_COUNT] = count;
+	op->arg[ARG_MSN] = qp->resp.msn;
+	op->arg[ARG_FLAGS] = flags;
+	return op;
+}
+
+/* Fails the receive taken, behind everything before it, and the connection with it. */
+static void fail_recv(struct qp *qp, enum ibv_wc_status status, enum aeth_nak nak, int event)
+{
+	struct responder *r = &qp->resp;
+	struct dma_op *op = submit(qp, r->ack_psn, 1, DONE_CQE | DONE_SOLICITED);
+
+	responder_fill_cqe(qp, &op->cqe);
+	op->cqe.status = status;
+	r->have_wqe = false;
+	if (qp->p.type == IBV_QPT_RC)
+		owe_nak(qp, AETH_NAK | nak);
+	qp_error(qp, event);
+}
+
+/* Ends the connection with a NAK (class B and C errors, IBTA 9.9.3); UC drops the message. */
+static void refuse(struct qp *qp, enum aeth_nak code, int event)
+{
+	if (qp->p.type != IBV_QPT_RC) {
+		qp->resp.kind = KIND_NONE;
+		return;
+	}
+	owe_nak(qp, AETH_NAK | code);
+	qp_error(qp, event);
+}
+
+/* No receive is posted: RNR NAK; UC drops the message. */
+static void not_ready(struct qp *qp)
+{
+	if (qp->p.type == IBV_QPT_RC)
+		owe_nak(qp, AETH_RNR_NAK | qp->attr.min_rnr_timer);
+	else
+		qp->resp.kind = KIND_NONE;
+}
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+/* A job is waiting that will answer psn anyway. */
+static bool job_pending(const struct qp *qp, uint32_t psn)
+{
+	const struct responder *r = &qp->resp;
+
+	for (uint32_t i = r->job_head; i != r->job_tail; i++) {
+		const struct response_job *job = &r->job[i % RESPONDER_JOBS];
+		int32_t offset = psn_diff(psn, job->psn);
+
+		if (offset >= 0 && (uint32_t)offset < packets_of(job->length, qp->mtu) &&
+		    job->sent <= (uint32_t)offset * qp->mtu)
+			return true;
+	}
+	return false;
+}
+
+/* @return a new job at the tail, zeroed, or NULL if there is no room */
+static struct response_job *job_add(struct qp *qp)
+{
+	struct responder *r = &qp->resp;
+	struct response_job *job;
+
+	if (!r->job)
+		r->job = calloc(RESPONDER_JOBS, sizeof(*r->job));
+	if (!r->job || r->job_tail - r->job_head == RESPONDER_JOBS)
+		return NULL;
+	job = &r->job[r->job_tail++ % RESPONDER_JOBS];
+	*job = (struct response_job){.msn = r->msn};
+	engine_schedule(qp->engine, qp);
+	return job;
+}
+
+/* Answers a READ again (IBTA 9.7.4.4). What it may not read any more it does not get. */
+static void replay_read(struct qp *qp, const struct train *t)
+{
+	struct dma_segment seg;
+	struct response_job *job;
+
+	if (job_pending(qp, t->psn) || t->reth.length > VERNIC_MAX_MSG_SIZE ||
+	    (t->reth.length && mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, t->reth.length,
+					  IBV_ACCESS_REMOTE_READ, &seg)))
+		return;
+	job = job_add(qp);
+	if (!job)
+		return;
+	job->psn = t->psn;
+	job->va = t->reth.va;
+	job->rkey = t->reth.rkey;
+	job->length = t->reth.length;
+}
+
+static void replay_atomic(struct qp *qp, const struct train *t)
+{
+	struct responder *r = &qp->resp;
+
+	if (job_pending(qp, t->psn))
+		return;
+	for (uint32_t i = 0; i < VERNIC_MAX_RD_ATOMIC; i++) {
+		struct response_job *job;
+
+		if (r->atomic[i].psn != t->psn)
+			continue;
+		job = job_add(qp);
+		if (!job)
+			return;
+		job->psn = t->psn;
+		job->atomic = true;
+		job->ready = true;
+		job->orig = r->atomic[i].orig;
+		return;
+	}
+}
+
+/* Cuts the first n packets off a train. */
+static void trim_front(struct qp *qp, struct train *t, uint32_t n)
+{
+	t->payload =
+		dma_slice(qp->engine->dma, &t->payload, n * qp->mtu, t->payload.len - n * qp->mtu);
+	t->psn = psn_add(t->psn, n);
+	t->count -= n;
+	t->first = false;
+}
+
+/* PSN of an RC request (IBTA 9.7.4.1). @return whether it is the expected one */
+static bool check_psn(struct qp *qp, struct train *t)
+{
+	struct responder *r = &qp->resp;
+	int32_t diff = psn_diff(t->psn, r->epsn);
+
+	if (diff == 0) {
+		r->nak_sent = false;
+		return true;
+	}
+	if (diff > 0) {
+		qp->engine->counters.out_of_sequence += t->count;
+		if (!r->nak_sent)
+			owe_nak(qp, AETH_NAK | NAK_PSN_SEQUENCE);
+		return false;
+	}
+	qp->engine->counters.duplicates += t->count;
+	switch (t->kind) {
+	case KIND_READ_REQUEST:
+		replay_read(qp, t);
+		return false;
+	case KIND_COMPARE_SWAP:
+	case KIND_FETCH_ADD:
+		replay_atomic(qp, t);
+		return false;
+	default:
+		break;
+	}
+	if (diff + (int32_t)t->count <= 0) {
+		owe_ack(qp);
+		return false;
+	}
+	if (t->payload.len < (uint32_t)-diff * qp->mtu)
+		return false;
+	trim_front(qp, t, (uint32_t)-diff);
+	r->nak_sent = false;
+	return true;
+}
+
+/* UC: a lost packet ends its message; the next first packet begins a new one (IBTA 9.8.2.2). */
+static bool check_psn_uc(struct qp *qp, const struct train *t)
+{
+	struct responder *r = &qp->resp;
+
+	if (t->psn != r->epsn)
+		r->kind = KIND_NONE;
+	if (t->first)
+		r->kind = KIND_NONE;
+	r->epsn = t->psn;
+	if (t->first || r->kind != KIND_NONE)
+		return true;
+	r->epsn = psn_add(t->psn, t->count);
+	return false;
+}
+
+/* The place of a packet in its message (IBTA 9.7.4.1.3). */
+static bool check_op_seq(const struct qp *qp, const struct train *t)
+{
+	const struct responder *r = &qp->resp;
+
+	return r->kind == KIND_NONE ? t->first : !t->first && t->kind == r->kind;
+}
+
+/* Every packet but the last has the path MTU, the last 1 byte up to it (IBTA 9.7.4.1.6). */
+static bool check_length(const struct qp *qp, const struct train *t)
+{
+	uint64_t full = (uint64_t)t->count * qp->mtu;
+
+	if (t->count > 1 && t->mtu != qp->mtu)
+		return false;
+	if (!t->last)
+		return t->payload.len == full;
+	if (t->first && t->count == 1)
+		return t->payload.len <= full;
+	return t->payload.len > full - qp->mtu && t->payload.len <= full;
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/*
+ * Accepts a train of a SEND or WRITE: its bytes go to dst. With the last packet the message is
+ * whole, and with have_wqe its receive is completed.
+ */
+static void accept(struct qp *qp, const struct train *t, const struct dma_list *dst)
+{
+	struct responder *r = &qp->resp;
+	bool complete = t->last && r->have_wqe && (t->kind == KIND_SEND || t->imm);
+	uint32_t flags = (t->ackreq ? DONE_ACK : 0) | (complete ? DONE_CQE : 0) |
+			 (t->solicited ? DONE_SOLICITED : 0);
+	struct dma_op *op;
+
+	r->epsn = psn_add(t->psn, t->count);
+	r->kind = t->last ? KIND_NONE : t->kind;
+	r->offset += t->payload.len;
+	if (t->last)
+		r->msn = (r->msn + 1) & 0xffffff;
+	op = submit(qp, psn_add(r->epsn, PSN_MASK), t->count, flags);
+	if (complete) {
+		responder_fill_cqe(qp, &op->cqe);
+		op->cqe.status = IBV_WC_SUCCESS;
+		op->cqe.opcode = t->kind == KIND_SEND ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM;
+		op->cqe.byte_len = r->offset;
+		op->cqe.wc_flags = t->imm ? IBV_WC_WITH_IMM : 0;
+		op->cqe.imm = t->imm ? t->imm_data : 0;
+		op->cqe.src_qp = qp->attr.dest_qp_num;
+		r->have_wqe = false;
+		if (t->kind == KIND_SEND && t->first && t->payload.len <= VERNIC_CQE_DATA &&
+		    list_is_local(&t->payload)) {
+			list_copy(op->cqe.data, &t->payload);
+			op->cqe.data_len = (uint8_t)t->payload.len;
+			return;
+		}
+	}
+	op->src = t->payload;
+	op->dst = *dst;
+}
+
+static void send_rx(struct qp *qp, const struct train *t)
+{
+	struct responder *r = &qp->resp;
+	struct dma_list dst;
+	int err;
+
+	if (t->first) {
+		if (!responder_take_wqe(qp)) {
+			not_ready(qp);
+			return;
+		}
+		r->offset = 0;
+	}
+	err = responder_resolve(qp, r->offset, t->payload.len, &dst);
+	if (err == -EMSGSIZE)
+		fail_recv(qp, IBV_WC_LOC_LEN_ERR, NAK_INVALID_REQUEST, -1);
+	else if (err)
+		fail_recv(qp, IBV_WC_LOC_PROT_ERR, NAK_REMOTE_OPERATION, -1);
+	else
+		accept(qp, t, &dst);
+}
+
+/* A WRITE's rkey does not allow it. A receive that its immediate was for fails too. */
+static void write_denied(struct qp *qp, const struct train *t)
+{
+	if (qp->p.type == IBV_QPT_RC && t->imm && responder_take_wqe(qp))
+		fail_recv(qp, IBV_WC_LOC_ACCESS_ERR, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+	else
+		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+}
+
+static void write_rx(struct qp *qp, struct train *t)
+{
+	struct responder *r = &qp->resp;
+	struct dma_list dst = {0};
+	bool starved = false;
+
+	if (t->first) {
+		struct dma_segment whole;
+
+		if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE)) {
+			refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+			return;
+		}
+		if (t->reth.length && mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, t->reth.length,
+						 IBV_ACCESS_REMOTE_WRITE, &whole)) {
+			write_denied(qp, t);
+			return;
+		}
+		r->va = t->reth.va;
+		r->rkey = t->reth.rkey;
+		r->length = t->reth.length;
+		r->offset = 0;
+	}
+	if (r->length > VERNIC_MAX_MSG_SIZE || t->payload.len > r->length - r->offset ||
+	    (t->last && t->payload.len != r->length - r->offset)) {
+		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+		return;
+	}
+	if (t->imm && !responder_take_wqe(qp)) {
+		if (t->count == 1 || qp->p.type != IBV_QPT_RC) {
+			not_ready(qp);
+			return;
+		}
+		/* All but the last packet can be taken. */
+		starved = true;
+		t->last = t->imm = t->solicited = false;
+		t->count--;
+		t->payload = dma_slice(qp->engine->dma, &t->payload, 0, t->count * qp->mtu);
+	}
+	if (t->payload.len) {
+		dst.seg = dma_segments(qp->engine->dma, 1);
+		dst.count = 1;
+		dst.len = t->payload.len;
+		if (mr_resolve(qp->p.pd, r->rkey, r->va + r->offset, dst.len,
+			       IBV_ACCESS_REMOTE_WRITE, dst.seg)) {
+			write_denied(qp, t);
+			return;
+		}
+	}
+	accept(qp, t, &dst);
+	if (starved)
+		not_ready(qp);
+}
+
+/* READ and atomics: how many may be waiting for their answer (IBTA 9.7.4.1.5). */
+static bool check_rd_depth(struct qp *qp)
+{
+	if (qp->resp.job_fresh < qp->attr.max_dest_rd_atomic)
+		return true;
+	refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+	return false;
+}
+
+/* Accepts a READ or atomic that takes packets PSNs. @return its job, or NULL: drop it */
+static struct response_job *accept_job(struct qp *qp, const struct train *t, uint32_t packets)
+{
+	struct responder *r = &qp->resp;
+	struct response_job *job = job_add(qp);
+
+	if (!job)
+		return NULL;
+	r->msn = (r->msn + 1) & 0xffffff;
+	r->job_fresh++;
+	r->epsn = psn_add(t->psn, packets);
+	job->fresh = true;
+	job->psn = t->psn;
+	job->msn = r->msn;
+	job->va = t->reth.va;
+	job->rkey = t->reth.rkey;
+	return job;
+}
+
+static void read_rx(struct qp *qp, const struct train *t)
+{
+	struct dma_segment seg;
+	struct response_job *job;
+
+	if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_READ) ||
+	    t->reth.length > VERNIC_MAX_MSG_SIZE) {
+		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+		return;
+	}
+	if (t->reth.length && mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, t->reth.length,
+					 IBV_ACCESS_REMOTE_READ, &seg)) {
+		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+		return;
+	}
+	if (!check_rd_depth(qp))
+		return;
+	job = accept_job(qp, t, packets_of(t->reth.length, qp->mtu));
+	if (job)
+		job->length = t->reth.length;
+}
+
+/* Everything before the atomic is in place, nothing behind it has started. */
+static void atomic_done(struct dma *dma, struct dma_op *op, int error)
+{
+	struct qp *qp = op->qp;
+	struct responder *r = &qp->resp;
+	struct response_job *job;
+	uint64_t value, orig;
+	int err;
+
+	if (op->epoch != qp->epoch || r->failed || !qp_receives(qp))
+		return;
+	job = &r->job[op->arg[ARG_JOB] % RESPONDER_JOBS];
+	pthread_mutex_lock(&qp->p.dev->atomic_lock);
+	err = dma_read_now(dma, job->seg.mm, job->seg.addr, &orig, sizeof(orig));
+	if (!err) {
+		value = job->compare_swap ? (orig == job->compare ? job->swap_add : orig)
+					  : orig + job->swap_add;
+		err = dma_write_now(dma, job->seg.mm, job->seg.addr, &value, sizeof(value));
+	}
+	pthread_mutex_unlock(&qp->p.dev->atomic_lock);
+	if (err) {
+		memory_failed(qp, job->psn);
+		return;
+	}
+	job->orig = orig;
+	job->ready = true;
+	r->atomic[r->atomic_next++ % VERNIC_MAX_RD_ATOMIC] =
+		(struct atomic_result){.psn = job->psn, .orig = orig};
+	engine_schedule(qp->engine, qp);
+}
+
+static void atomic_rx(struct qp *qp, const struct train *t)
+{
+	struct dma_segment seg;
+	struct response_job *job;
+	struct dma_op *op;
+
+	if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) || t->reth.va % 8) {
+		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+		return;
+	}
+	if (mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, 8, IBV_ACCESS_REMOTE_ATOMIC, &seg)) {
+		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+		return;
+	}
+	if (!check_rd_depth(qp))
+		return;
+	job = accept_job(qp, t, 1);
+	if (!job)
+		return;
+	job->atomic = true;
+	job->compare_swap = t->kind == KIND_COMPARE_SWAP;
+	job->swap_add = t->atomic.swap_add;
+	job->compare = t->atomic.compare;
+	job->seg = seg;
+	op = dma_submit(qp->engine->dma);
+	op->done = atomic_done;
+	op->barrier = true;
+	op->qp = qp;
+	op->epoch = qp->epoch;
+	op->arg[ARG_JOB] = qp->resp.job_tail - 1;
+}
+
+void responder_rx(struct qp *qp, struct train *t)
+{
+	bool rc = qp->p.type == IBV_QPT_RC;
+
+	if (!(rc ? check_psn(qp, t) : check_psn_uc(qp, t)))
+		return;
+	if (!check_op_seq(qp, t) || !check_length(qp, t)) {
+		if (rc)
+			refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+		else
+			qp->resp.kind = KIND_NONE;
+	} else if (t->kind == KIND_SEND) {
+		send_rx(qp, t);
+	} else if (t->kind == KIND_WRITE) {
+		write_rx(qp, t);
+	} else if (rc && t->kind == KIND_READ_REQUEST) {
+		read_rx(qp, t);
+	} else if (rc && (t->kind == KIND_COMPARE_SWAP || t->kind == KIND_FETCH_ADD)) {
+		atomic_rx(qp, t);
+	}
+	/* UC: accepted or not, the next packet is the next one. */
+	if (!rc)
+		qp->resp.epsn = psn_add(t->psn, t->count);
+}
+
+/* ---- responses ------------------------------------------------------------------------------- */
+
+/* Sends the next train of a READ response. @return bytes, or -1: not any more */
+static int64_t send_response(struct qp *qp, struct response_job *job)
+{
+	uint32_t most = qp->path.max_train ? qp->path.max_train / qp->mtu : 16;
+	uint32_t left = job->length - job->sent;
+	uint32_t len = left < most * qp->mtu ? left : most * qp->mtu;
+	struct train t;
+
+	qp_fill_train(qp, &t, KIND_READ_RESPONSE);
+	t.psn = psn_add(job->psn, job->sent / qp->mtu);
+	t.count = packets_of(len, qp->mtu);
+	t.first = job->sent == 0;
+	t.last = len == left;
+	t.aeth.syndrome = AETH_ACK | AETH_NO_CREDITS;
+	t.aeth.msn = job->msn;
+	if (len) {
+		t.payload.seg = dma_segments(qp->engine->dma, 1);
+		t.payload.count = 1;
+		t.payload.len = len;
+		if (mr_resolve(qp->p.pd, job->rkey, job->va + job->sent, len,
+			       IBV_ACCESS_REMOTE_READ, t.payload.seg)) {
+			/* Deregistered since it was asked for. */
+			owe_nak(qp, AETH_NAK | NAK_REMOTE_ACCESS);
+			qp->resp.nak_psn = t.psn;
+			qp_error(qp, IBV_EVENT_QP_ACCESS_ERR);
+			return -1;
+		}
+	}
+	job->sent += len;
+	qp->engine->counters.tx_packets += t.count;
+	qp->engine->ops->tx(qp->engine, qp, &t);
+	return len;
+}
+
+static void send_atomic_ack(struct qp *qp, const struct response_job *job)
+{
+	struct train t;
+
+	qp_fill_train(qp, &t, KIND_ATOMIC_ACK);
+	t.first = t.last = true;
+	t.mtu = 0;
+	t.psn = job->psn;
+	t.aeth.syndrome = AETH_ACK | AETH_NO_CREDITS;
+	t.aeth.msn = job->msn;
+	t.atomic_orig = job->orig;
+	qp->engine->counters.tx_packets++;
+	qp->engine->ops->tx(qp->engine, qp, &t);
+}
+
+bool responder_run(struct qp *qp)
+{
+	struct responder *r = &qp->resp;
+	uint32_t bytes = 0;
+
+	for (uint32_t trains = 0; r->job_head != r->job_tail; trains++) {
+		struct response_job *job = &r->job[r->job_head % RESPONDER_JOBS];
+
+		if (!qp_receives(qp)) {
+			r->job_head = r->job_tail;
+			r->job_fresh = 0;
+			break;
+		}
+		if (job->atomic && !job->ready)
+			return false; /* atomic_done() schedules */
+		if (trains == RUN_TRAINS || bytes >= RUN_BYTES ||
+		    !qp->engine->ops->tx_ready(qp->engine, &qp->path))
+			return true;
+		if (job->atomic) {
+			send_atomic_ack(qp, job);
+		} else {
+			int64_t sent = send_response(qp, job);
+
+			if (sent < 0)
+				continue; /* in ERR now */
+			bytes += (uint32_t)sent;
+			if (job->sent < job->length)
+				continue;
+		}
+		if (job->fresh) {
+			r->job_fresh--;
+			in_place(qp, psn_add(job->psn, packets_of(job->length, qp->mtu) - 1),
+				 job->msn);
+		}
+		r->job_head++;
+	}
+	if (r->ack_owed)
+		owe_ack(qp);
+	return false;
+}

@@ -1,1 +1,223 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Unreliable datagrams, both sides: one packet a message, addressed by each WQE, 40 bytes of GRH in
+ * front of what is received.
+ */
+#include "internal.h"
+
+/* Resolves the WQE's address vector into qp->path; a burst to one peer resolves it once. */
+static bool ud_path(struct qp *qp, const struct vernic_send_wqe *wqe)
+{
+	const struct device *dev = qp->p.dev;
+	struct path *path = &qp->path;
+
+	if (wqe->ud.sgid_index >= dev->gid_count)
+		return false;
+	if (path->sgid_index != wqe->ud.sgid_index || memcmp(path->dgid, wqe->ud.dgid, 16) ||
+	    path->route == ROUTE_NONE) {
+		*path = (struct path){.sgid_index = wqe->ud.sgid_index};
+		memcpy(path->dgid, wqe->ud.dgid, 16);
+		memcpy(path->sgid, dev->gids[wqe->ud.sgid_index].raw, 16);
+		qp->engine->ops->route(qp->engine, dev, path);
+	}
+	path->flow_label = wqe->ud.flow_label & 0xfffff;
+	path->hop_limit = wqe->ud.hop_limit;
+	path->traffic_class = wqe->ud.traffic_class;
+	path->sl = wqe->ud.sl;
+	return true;
+}
+
+/* Sends the WQE just begun. @return a local error, or IBV_WC_SUCCESS */
+static enum ibv_wc_status ud_send(struct qp *qp, const struct vernic_send_wqe *wqe,
+				  const struct send_entry *entry)
+{
+	uint32_t index = qp->req.next;
+	struct train t;
+
+	if (wqe->pd != qp->p.pd->handle || !ud_path(qp, wqe))
+		return IBV_WC_LOC_QP_OP_ERR;
+	qp_fill_train(qp, &t, KIND_SEND);
+	if (requester_payload(qp, index, entry, 0, entry->length, &t.payload))
+		return IBV_WC_LOC_PROT_ERR;
+	t.dst_qpn = wqe->ud.remote_qpn & QPN_MASK;
+	/* The high bit asks for the QP's own Q_Key (IBTA 10.2.5). */
+	t.qkey = wqe->ud.remote_qkey & 0x80000000u ? qp->attr.qkey : wqe->ud.remote_qkey;
+	t.first = t.last = true;
+	t.psn = entry->first_psn;
+	t.mtu = entry->length;
+	t.imm = entry->opcode == IBV_WR_SEND_WITH_IMM;
+	t.imm_data = entry->imm;
+	t.solicited = (entry->flags & IBV_SEND_SOLICITED) != 0;
+	qp->engine->counters.tx_packets++;
+	qp->engine->ops->tx(qp->engine, qp, &t);
+	return IBV_WC_SUCCESS;
+}
+
+bool ud_run(struct qp *qp)
+{
+	struct requester *r = &qp->req;
+
+	for (uint32_t n = 0; n < RUN_TRAINS; n++) {
+		struct vernic_send_wqe wqe;
+		struct send_entry *entry;
+		uint32_t waiting;
+
+		if (qp->state != IBV_QPS_RTS)
+			break;
+		waiting = vernic_load_acquire(&qp->p.ring->sq_prod) - r->begun;
+		if (waiting == 0 || r->next != r->begun)
+			return false;
+		if (waiting + (r->begun - r->una) > qp->p.sq_depth) {
+			qp_error(qp, IBV_EVENT_QP_FATAL);
+			return false;
+		}
+		/* Asked before the WQE is begun: a UD WQE is sent at once or not yet. */
+		if (qp->path.route != ROUTE_NONE &&
+		    !qp->engine->ops->tx_ready(qp->engine, &qp->path))
+			return true;
+		entry = requester_begin(qp, &wqe);
+		if (entry->status == IBV_WC_SUCCESS)
+			entry->status = ud_send(qp, &wqe, entry);
+		if (entry->status != IBV_WC_SUCCESS) {
+			/* Stops here (next != begun) until everything before it has completed. */
+			entry->packets = 0;
+			r->psn = entry->first_psn;
+			requester_advance(qp);
+			return false;
+		}
+		requester_complete_later(qp, r->next++);
+		r->send_psn = r->max_psn = r->psn;
+	}
+	if (qp->state == IBV_QPS_SQD && qp->sqd_event && r->una == r->begun) {
+		qp->sqd_event = false;
+		qp->engine->ops->qp_event(qp->engine, qp, IBV_EVENT_SQ_DRAINED);
+	}
+	return qp->state == IBV_QPS_RTS;
+}
+
+static uint16_t ipv4_checksum(const uint8_t *header)
+{
+	uint32_t sum = 0;
+
+	for (int i = 0; i < 20; i += 2)
+		sum += (uint32_t)header[i] << 8 | header[i + 1];
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return (uint16_t)~sum;
+}
+
+static bool gid_is_ipv4(const uint8_t gid[16])
+{
+	static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
+
+	return !memcmp(gid, prefix, sizeof(prefix));
+}
+
+/* The 40 bytes in front of a UD payload: a GRH, or 20 unused bytes and an IPv4 header. */
+static void fill_grh(uint8_t grh[VERNIC_GRH_LEN], const struct train *t)
+{
+	const struct path *path = t->path;
+	uint32_t payload = BTH_LEN + DETH_LEN + (t->imm ? IMMDT_LEN : 0) + t->payload.len +
+			   (-t->payload.len & 3) + ICRC_LEN;
+
+	memset(grh, 0, VERNIC_GRH_LEN);
+	if (gid_is_ipv4(path->dgid)) {
+		uint8_t *ip = grh + 20;
+		uint32_t total = payload + 8 + 20;
+		uint16_t sum;
+
+		ip[0] = 0x45;
+		ip[1] = path->traffic_class;
+		ip[2] = (uint8_t)(total >> 8);
+		ip[3] = (uint8_t)total;
+		ip[6] = 0x40; /* don't fragment */
+		ip[8] = path->hop_limit;
+		ip[9] = 17; /* UDP */
+		memcpy(ip + 12, path->sgid + 12, 4);
+		memcpy(ip + 16, path->dgid + 12, 4);
+		sum = ipv4_checksum(ip);
+		ip[10] = (uint8_t)(sum >> 8);
+		ip[11] = (uint8_t)sum;
+		return;
+	}
+	grh[0] = (uint8_t)(0x60 | path->traffic_class >> 4);
+	grh[1] = (uint8_t)(path->traffic_class << 4 | (path->flow_label >> 16 & 0xf));
+	grh[2] = (uint8_t)(path->flow_label >> 8);
+	grh[3] = (uint8_t)path->flow_label;
+	grh[4] = (uint8_t)((payload + 8) >> 8);
+	grh[5] = (uint8_t)(payload + 8);
+	grh[6] = 17; /* UDP, as it was on the wire */
+	grh[7] = path->hop_limit;
+	memcpy(grh + 8, path->sgid, 16);
+	memcpy(grh + 24, path->dgid, 16);
+}
+
+static void received(struct dma *dma, struct dma_op *op, int error)
+{
+	struct qp *qp = op->qp;
+
+	if (op->epoch != qp->epoch)
+		return;
+	if (error)
+		op->cqe.status = IBV_WC_LOC_PROT_ERR;
+	qp_complete(qp, qp->p.recv_cq, &op->cqe, op->arg[0] || error);
+	if (error)
+		qp_error(qp, -1);
+}
+
+/* Of what is too long, unwanted or wrongly keyed nothing is seen, and the QP stays up (IBTA 9.8.3).
+ */
+void ud_rx(struct qp *qp, struct train *t)
+{
+	uint32_t len = VERNIC_GRH_LEN + t->payload.len;
+	struct dma *dma = qp->engine->dma;
+	struct dma_list dst;
+	struct dma_op *op;
+	uint8_t *grh;
+	int err;
+
+	if (t->kind != KIND_SEND || !t->first || !t->last || t->qkey != qp->attr.qkey ||
+	    !responder_take_wqe(qp)) {
+		qp->engine->counters.rx_dropped++;
+		return;
+	}
+	err = responder_resolve(qp, 0, len, &dst);
+	if (err == -EMSGSIZE) {
+		/* The receive stays for the next message. */
+		qp->engine->counters.rx_dropped++;
+		return;
+	}
+	op = dma_submit(dma);
+	op->done = received;
+	op->qp = qp;
+	op->epoch = qp->epoch;
+	op->arg[0] = t->solicited;
+	responder_fill_cqe(qp, &op->cqe);
+	qp->resp.have_wqe = false;
+	if (err) {
+		op->cqe.status = IBV_WC_LOC_PROT_ERR;
+		qp_error(qp, -1);
+		return;
+	}
+	op->cqe.opcode = IBV_WC_RECV;
+	op->cqe.byte_len = len;
+	op->cqe.wc_flags = IBV_WC_GRH | (t->imm ? IBV_WC_WITH_IMM : 0);
+	op->cqe.imm = t->imm ? t->imm_data : 0;
+	op->cqe.src_qp = t->src_qpn;
+	op->cqe.sl = t->path->sl;
+	if (len <= VERNIC_CQE_DATA && list_is_local(&t->payload)) {
+		fill_grh(op->cqe.data, t);
+		list_copy(op->cqe.data + VERNIC_GRH_LEN, &t->payload);
+		op->cqe.data_len = (uint8_t)len;
+		return;
+	}
+	grh = dma_scratch(dma, VERNIC_GRH_LEN);
+	fill_grh(grh, t);
+	op->src.seg = dma_segments(dma, t->payload.count + 1);
+	op->src.seg[0] = (struct dma_segment){.addr = (uintptr_t)grh, .len = VERNIC_GRH_LEN};
+	if (t->payload.count)
+		memcpy(op->src.seg + 1, t->payload.seg, t->payload.count * sizeof(*t->payload.seg));
+	op->src.count = t->payload.count + 1;
+	op->src.len = len;
+	op->dst = dst;
+}

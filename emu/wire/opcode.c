@@ -1,1 +1,85 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* The opcode table: what each BTH opcode is, which headers follow it, whether payload may. */
+#include "wire.h"
+
+#include <assert.h>
+
+/* Bytes from the BTH to the payload, from the headers the flags name. */
+#define HEADER_LEN(f)                                                                    \
+	(BTH_LEN + ((f)&OPF_DETH ? DETH_LEN : 0) + ((f)&OPF_RETH ? RETH_LEN : 0) +       \
+	 ((f)&OPF_ATOMICETH ? ATOMICETH_LEN : 0) + ((f)&OPF_AETH ? AETH_LEN : 0) +       \
+	 ((f)&OPF_ATOMICACKETH ? ATOMICACKETH_LEN : 0) + ((f)&OPF_IMM ? IMMDT_LEN : 0) + \
+	 ((f)&OPF_INV ? IETH_LEN : 0))
+
+#define OPCODE(service, op, k, f)            \
+	[WIRE_##service | WIRE_##op] = {     \
+		.name = #service " " #op,    \
+		.flags = (f),                \
+		.kind = KIND_##k,            \
+		.header_len = HEADER_LEN(f), \
+	}
+
+#define FIRST OPF_FIRST
+#define LAST OPF_LAST
+#define ONLY (OPF_FIRST | OPF_LAST)
+#define DATA (OPF_PAYLOAD | OPF_REQUEST)
+
+/* What RC and UC share: SEND and RDMA WRITE. */
+#define SEND_AND_WRITE(service)                                                                    \
+	OPCODE(service, SEND_FIRST, SEND, DATA | FIRST), OPCODE(service, SEND_MIDDLE, SEND, DATA), \
+		OPCODE(service, SEND_LAST, SEND, DATA | LAST),                                     \
+		OPCODE(service, SEND_LAST_IMM, SEND, DATA | LAST | OPF_IMM),                       \
+		OPCODE(service, SEND_ONLY, SEND, DATA | ONLY),                                     \
+		OPCODE(service, SEND_ONLY_IMM, SEND, DATA | ONLY | OPF_IMM),                       \
+		OPCODE(service, WRITE_FIRST, WRITE, DATA | FIRST | OPF_RETH),                      \
+		OPCODE(service, WRITE_MIDDLE, WRITE, DATA),                                        \
+		OPCODE(service, WRITE_LAST, WRITE, DATA | LAST),                                   \
+		OPCODE(service, WRITE_LAST_IMM, WRITE, DATA | LAST | OPF_IMM),                     \
+		OPCODE(service, WRITE_ONLY, WRITE, DATA | ONLY | OPF_RETH),                        \
+		OPCODE(service, WRITE_ONLY_IMM, WRITE, DATA | ONLY | OPF_RETH | OPF_IMM)
+
+/* A congestion notification: its 16 reserved bytes count as a header (IBTA A17.9.3). */
+#define CNP_OPCODE 0x81
+#define CNP_LEN (BTH_LEN + 16)
+
+const struct wire_opcode wire_opcodes[256] = {
+	SEND_AND_WRITE(RC),
+	OPCODE(RC, READ_REQUEST, READ_REQUEST, OPF_REQUEST | ONLY | OPF_RETH),
+	OPCODE(RC, READ_RESPONSE_FIRST, READ_RESPONSE, OPF_PAYLOAD | FIRST | OPF_AETH),
+	OPCODE(RC, READ_RESPONSE_MIDDLE, READ_RESPONSE, OPF_PAYLOAD),
+	OPCODE(RC, READ_RESPONSE_LAST, READ_RESPONSE, OPF_PAYLOAD | LAST | OPF_AETH),
+	OPCODE(RC, READ_RESPONSE_ONLY, READ_RESPONSE, OPF_PAYLOAD | ONLY | OPF_AETH),
+	OPCODE(RC, ACKNOWLEDGE, ACK, ONLY | OPF_AETH),
+	OPCODE(RC, ATOMIC_ACKNOWLEDGE, ATOMIC_ACK, ONLY | OPF_AETH | OPF_ATOMICACKETH),
+	OPCODE(RC, COMPARE_SWAP, COMPARE_SWAP, OPF_REQUEST | ONLY | OPF_ATOMICETH),
+	OPCODE(RC, FETCH_ADD, FETCH_ADD, OPF_REQUEST | ONLY | OPF_ATOMICETH),
+	OPCODE(RC, SEND_LAST_INV, SEND, DATA | LAST | OPF_INV),
+	OPCODE(RC, SEND_ONLY_INV, SEND, DATA | ONLY | OPF_INV),
+
+	SEND_AND_WRITE(UC),
+
+	OPCODE(UD, SEND_ONLY, SEND, DATA | ONLY | OPF_DETH),
+	OPCODE(UD, SEND_ONLY_IMM, SEND, DATA | ONLY | OPF_DETH | OPF_IMM),
+
+	[CNP_OPCODE] = {.name = "CNP", .flags = ONLY, .kind = KIND_NONE, .header_len = CNP_LEN},
+};
+
+static_assert(HEADER_LEN(ONLY | OPF_RETH | OPF_IMM) == 32, "WRITE Only with immediate");
+static_assert(HEADER_LEN(OPF_ATOMICETH) <= WIRE_MAX_HEADERS, "room for every header");
+static_assert(CNP_LEN <= WIRE_MAX_HEADERS, "room for a CNP");
+
+int wire_opcode_for(unsigned service, unsigned kind, unsigned flags)
+{
+	unsigned mask = OPF_FIRST | OPF_LAST | OPF_IMM | OPF_INV;
+
+	/* The others are messages of one packet: their place needs no saying. */
+	if (kind != KIND_SEND && kind != KIND_WRITE && kind != KIND_READ_RESPONSE)
+		mask &= ~ONLY;
+	for (unsigned i = service & 0xe0; i <= (service | 0x1f); i++) {
+		const struct wire_opcode *op = &wire_opcodes[i];
+
+		if (op->name && op->kind == kind && ((op->flags ^ flags) & mask) == 0)
+			return (int)i;
+	}
+	return -1;
+}

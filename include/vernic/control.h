@@ -133,8 +133,6 @@ struct vernic_request {
 };
 static_assert(sizeof(struct vernic_request) == 264, "layout");
 
-#define VERNIC_NO_SLOT UINT32_MAX
-
 struct vernic_reply {
 	int32_t status; /* 0 or a positive errno value */
 	uint32_t handle; /* of the object made */

@@ -146,6 +146,8 @@ struct vernic_qp_ring {
 };
 static_assert(sizeof(struct vernic_qp_ring) == 192, "layout");
 
+#define VERNIC_NO_SLOT UINT32_MAX
+
 struct vernic_srq_ring {
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t prod; /* client */
 };

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The control thread's view: the server, its clients, and the handlers of their commands. */
+#ifndef VERNIC_CONTROL_THREAD_H
+#define VERNIC_CONTROL_THREAD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include <ev.h>
+
+#include <vernic/control.h>
+
+#include "../client.h"
+#include "../host.h"
+#include "../mm.h"
+#include "../worker.h"
+#include "handles.h"
+
+/* File descriptors of one message. */
+#define MESSAGE_FDS_IN 4
+#define MESSAGE_FDS_OUT (3 + VERNIC_MAX_WORKERS)
+
+/* Bytes of a text reply; a socket takes that in one message. */
+#define MESSAGE_TEXT_MAX (96 * 1024)
+
+struct server {
+	struct host *host;
+	struct ev_loop *loop;
+	int fd;		/* listening */
+	ev_io accept;	/* a client connects */
+	ev_timer retry; /* no fd was free: accept again later */
+	ev_async flush; /* a client's queue of events wants sending */
+	ev_signal sigterm, sigint;
+	struct cds_list_head clients;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	dev_t path_dev; /* the socket file that is ours */
+	ino_t path_ino;
+};
+
+/*
+ * Asynchronous events on their way to a client. Workers send; what the socket does not take waits
+ * for the control thread.
+ */
+struct event_queue {
+	pthread_mutex_t lock;
+	int fd; /* our end; -1 before the device is opened */
+	struct vernic_async_event *event;
+	uint32_t count, capacity;
+	bool overflow; /* some were lost, and that was logged */
+	ev_io writable;
+};
+
+/* One connection: after VERNIC_CMD_OPEN_DEVICE, a device context. */
+struct client {
+	struct cds_list_head node;
+	struct server *server;
+	struct host *host;
+	int fd;
+	ev_io readable;
+	bool greeted; /* the hello was good */
+	pid_t pid;    /* 0: of another PID namespace */
+	uid_t uid;
+	int pidfd; /* readable when the process is gone; -1 */
+	ev_io exited;
+
+	struct host_device *device; /* NULL: not opened */
+	struct mm *mm;
+	void *doorbells; /* shared with the client */
+	size_t doorbells_size;
+	struct doorbell_set *set[VERNIC_MAX_WORKERS]; /* NULL: the worker does not scan it */
+	struct event_queue events;
+
+	struct handle_table pds;
+	struct handle_table mrs;
+	struct handle_table channels;
+	struct handle_table cqs;
+	struct handle_table srqs;
+	struct handle_table qps; /* the handle is the qp_index */
+};
+
+/* Ring memory: a sealed memfd, mapped here and by the client. */
+struct ring_memory {
+	void *base;
+	size_t size; /* bytes */
+};
+
+struct channel {
+	int fd; /* write end of the pipe */
+	uint32_t users;
+};
+
+struct host_cq {
+	struct cq cq; /* first: workers know only this */
+	struct ring_memory memory;
+};
+
+struct host_srq {
+	struct srq srq;
+	struct ring_memory memory;
+};
+
+struct host_qp {
+	struct qp *qp; /* touched by the worker only */
+	struct worker *worker;
+	struct pd *pd;
+	struct host_cq *send_cq;
+	struct host_cq *recv_cq;
+	struct host_srq *srq; /* or NULL */
+	struct ibv_qp_cap cap;
+	bool sq_sig_all;
+	struct ring_memory memory;
+};
+
+/* A request being answered. */
+struct message {
+	const struct vernic_request *req;
+	struct vernic_reply *reply;
+	int in[MESSAGE_FDS_IN]; /* closed afterwards; a handler that keeps one puts -1 */
+	unsigned int in_count;
+	int out[MESSAGE_FDS_OUT]; /* sent with the reply, closed afterwards */
+	unsigned int out_count;
+	char *text; /* goes behind the reply; freed afterwards */
+	size_t text_len;
+};
+
+/* ---- server ------------------------------------------------------------------------------ */
+
+/*
+ * Listens at a path. A stale socket there is replaced.
+ * @error: room for a one-line cause
+ * @return 0 or a negative errno
+ */
+int server_start(struct server *s, struct host *host, const char *path, char *error,
+		 size_t error_len);
+
+/* Serves until SIGTERM or SIGINT. */
+void server_run(struct server *s);
+
+/* Ends all clients and removes the socket. */
+void server_stop(struct server *s);
+
+/* Has the queues of events looked at on the control thread. Callable on every thread. */
+void server_flush_events(struct server *s);
+
+/* ---- clients ----------------------------------------------------------------------------- */
+
+/* Serves a connection, whose fd becomes the client's. @return 0 or -ENOMEM */
+int client_start(struct server *s, int fd);
+
+/* Ends a connection: destroys everything made on it. */
+void client_end(struct client *c);
+
+/* Starts to wait for room where events wait for it. */
+void client_flush_events(struct client *c);
+
+/* Adds an fd to a reply; it is closed when the reply was sent. */
+void message_add_fd(struct message *m, int fd);
+
+/*
+ * Makes ring memory, zeroed, and adds its fd to the reply.
+ * @return 0 or a negative errno
+ */
+int ring_memory_create(struct ring_memory *r, const char *name, size_t size, struct message *m);
+void ring_memory_destroy(struct ring_memory *r);
+
+/*
+ * A sealed memfd, mapped here; nobody can resize it.
+ * @fd: out
+ * @return 0 or a negative errno
+ */
+int shared_memory_create(const char *name, size_t size, void **base, int *fd);
+
+/*
+ * A page of shared memory for all workers' struct vernic_worker_page; clients can only read it.
+ * @return 0 or a negative errno
+ */
+int worker_pages_create(struct host *host);
+void worker_pages_destroy(struct host *host);
+
+/* ---- handlers: one for each command; @return 0 or a negative errno ----------------------- */
+
+int handle_status(struct client *c, struct message *m);
+int handle_list_devices(struct client *c, struct message *m);
+int handle_open_device(struct client *c, struct message *m);
+int handle_query_device(struct client *c, struct message *m);
+int handle_query_port(struct client *c, struct message *m);
+int handle_query_gid(struct client *c, struct message *m);
+int handle_alloc_pd(struct client *c, struct message *m);
+int handle_dealloc_pd(struct client *c, struct message *m);
+int handle_reg_mr(struct client *c, struct message *m);
+int handle_dereg_mr(struct client *c, struct message *m);
+int handle_create_channel(struct client *c, struct message *m);
+int handle_destroy_channel(struct client *c, struct message *m);
+int handle_create_cq(struct client *c, struct message *m);
+int handle_destroy_cq(struct client *c, struct message *m);
+int handle_create_srq(struct client *c, struct message *m);
+int handle_modify_srq(struct client *c, struct message *m);
+int handle_query_srq(struct client *c, struct message *m);
+int handle_destroy_srq(struct client *c, struct message *m);
+int handle_create_qp(struct client *c, struct message *m);
+int handle_modify_qp(struct client *c, struct message *m);
+int handle_query_qp(struct client *c, struct message *m);
+int handle_destroy_qp(struct client *c, struct message *m);
+
+/* ---- the end of a client, in this order; each destroys all objects of its kind ------------ */
+
+void client_close_qps(struct client *c);
+void client_close_srqs(struct client *c);
+void client_close_cqs(struct client *c);
+void client_close_channels(struct client *c);
+void client_close_mrs(struct client *c);
+void client_close_pds(struct client *c);
+void client_close_device(struct client *c);
+
+/* The smallest power of two that is at least n; n from 1 to 2^31. */
+static inline uint32_t round_up_pow2(uint32_t n)
+{
+	return n <= 1 ? 1 : 1u << (32 - __builtin_clz(n - 1));
+}
+
+/* @return n rounded up to a multiple of unit, a power of two */
+static inline size_t round_up(size_t n, size_t unit)
+{
+	return (n + unit - 1) & ~(unit - 1);
+}
+
+#endif

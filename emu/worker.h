@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A worker: the thread that owns an engine and everything it touches. */
+#ifndef VERNIC_WORKER_H
+#define VERNIC_WORKER_H
+
+#include "host.h"
+#include "port/udp.h"
+#include "transport/engine.h"
+#include "transport/qp.h"
+
+struct worker;
+
+/* What a worker scans for one client. But for db, it is touched by that worker's thread only. */
+struct doorbell_set {
+	struct cds_list_head node;
+	struct vernic_doorbell *db; /* the client writes it */
+	unsigned int words;	    /* summary words in use */
+	/* The QPs by qp_index, a row for each word of bits; NULL: none there yet. */
+	struct qp **row[VERNIC_MAX_CONTEXT_QP / 64];
+};
+
+/* A worker's figures at one moment. */
+struct worker_status {
+	const char *io;
+	uint32_t qps;
+	struct engine_counters engine;
+	struct udp_counters udp;
+};
+
+/*
+ * Starts a worker; call for index 0, 1, ... in this order. Its sockets are bound when it returns.
+ * @error: room for a one-line cause
+ * @return 0 or a negative errno
+ */
+int worker_start(struct host *host, unsigned int index, char *error, size_t error_len);
+
+/* Ends a worker's thread and frees it. */
+void worker_stop(struct worker *w);
+
+/*
+ * Runs fn on the worker's thread and waits for it. Control thread only.
+ * @return what fn returned
+ */
+int worker_call(struct worker *w, int (*fn)(void *), void *arg);
+
+/* The engine; for functions that run on the worker's thread. */
+struct engine *worker_engine(struct worker *w);
+
+/* The eventfd that ends the worker's sleep. */
+int worker_wake_fd(const struct worker *w);
+
+/* All below use worker_call(). */
+void worker_add_doorbells(struct worker *w, struct doorbell_set *set);
+void worker_remove_doorbells(struct worker *w, struct doorbell_set *set);
+void worker_get_status(struct worker *w, struct worker_status *status);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the subcommands of `vernic` share. */
+#ifndef VERNIC_CLI_H
+#define VERNIC_CLI_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <sys/un.h>
+
+/* Exit statuses of vernic's own; `run` otherwise returns the command's. */
+enum cli_exit {
+	CLI_OK = 0,
+	CLI_FAILED = 1,
+	CLI_USAGE = 2,
+	CLI_CANNOT_EXECUTE = 126,
+	CLI_NOT_FOUND = 127,
+};
+
+#define CLI_SOCKET_MAX sizeof(((struct sockaddr_un *)0)->sun_path)
+
+/*
+ * The subcommands. argv[0] is the subcommand's name.
+ * @return the exit status
+ */
+int cli_run(int argc, char **argv);
+int cli_env(int argc, char **argv);
+int cli_status(int argc, char **argv);
+
+/*
+ * Prints "vernic: " and one line of cause to stderr.
+ * @format: as printf(3), without a newline
+ * @return CLI_FAILED, so that it can be returned at once
+ */
+int cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/*
+ * Complains about the option that getopt_long(3) just refused (opterr 0, optstring ":...").
+ * @subcommand: its name; opt: what getopt_long() returned, '?' or ':'
+ * @return CLI_USAGE
+ */
+int cli_bad_option(const char *subcommand, int opt, char **argv);
+
+/*
+ * Connects to the daemon at a path and shakes hands.
+ * @path: of its socket
+ * @return a connected SOCK_SEQPACKET socket, or -errno: -EPROTO after a failed handshake.
+ * cause: room for cause_len bytes, the reason in words where it failed
+ */
+int cli_connect(const char *path, char *cause, size_t cause_len);
+
+/*
+ * Finds a running daemon: at path, if given; else at $VERNIC_SOCKET, if set; else at the usual
+ * places. Of the usual places, one where nobody answers is passed over.
+ * @path: from --socket, or NULL
+ * @found: the socket's path
+ * @fd: the connection
+ * @return CLI_OK, or CLI_FAILED with a line printed; with missing_ok and nobody at the usual
+ * places: CLI_OK and *fd = -1
+ */
+int cli_find_daemon(const char *path, bool missing_ok, char found[CLI_SOCKET_MAX], int *fd);
+
+/* @return CLI_OK and the path of vernicd, or CLI_FAILED with a line printed */
+int cli_daemon_path(char path[PATH_MAX]);
+
+/*
+ * What a program needs in its environment to use the daemon.
+ * @library_path is empty unless LD_LIBRARY_PATH has to be set too: LD_PRELOAD cannot express a
+ * directory with a blank in its name.
+ */
+struct cli_environment {
+	char socket[CLI_SOCKET_MAX];
+	char *preload;
+	char *library_path;
+};
+
+/*
+ * Works it out from the environment there is.
+ * @socket: absolute path of the daemon's socket
+ * @return CLI_OK, or CLI_FAILED with a line printed. The strings are never freed.
+ */
+int cli_environment(const char *socket, struct cli_environment *env);
+
+#endif

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * `vernic run`: runs a command on the NIC.
+ *
+ * Theory of operation
+ * -------------------
+ * With a daemon to be found, run is env and exec. Else it makes a private directory, starts a
+ * vernicd that listens there, waits until that is ready, starts the command, and stays as the
+ * parent of both until the command ends; then it ends the daemon and removes the directory.
+ *
+ * The command stays in our process group, so that the terminal's keys (^C, ^Z) reach it as if it
+ * had been started directly; a signal that was sent to us alone is passed on. The daemon has a
+ * group of its own: ^C must not take the NIC away while the command cleans up. Should we be
+ * killed, the kernel ends the daemon (PR_SET_PDEATHSIG).
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vernic/control.h>
+
+static const char help[] =
+	"Usage: vernic run [OPTION...] -- COMMAND [ARGUMENT...]\n"
+	"\n"
+	"Runs COMMAND so that it, and every program it starts, sees the devices of a Vernic "
+	"daemon\n"
+	"and no others. COMMAND needs no change.\n"
+	"\n"
+	"The daemon is the one at --socket or $VERNIC_SOCKET; else one that answers at\n"
+	"$XDG_RUNTIME_DIR/vernicd.sock or /run/vernic/vernicd.sock; else, and always when "
+	"--device,\n"
+	"--workers or --io is given, a private one that lives as long as COMMAND. Processes that\n"
+	"COMMAND starts share it and can talk to each other over it.\n"
+	"\n"
+	"Options:\n"
+	"  --device KEY=VALUE[,KEY=VALUE...]\n"
+	"                 give the private daemon a device; may be repeated. Keys: name, addr (an\n"
+	"                 IPv4 or IPv6 address of this host; may be repeated), guid, mtu and "
+	"limits,\n"
+	"                 as 'vernicd --help' lists them. A device without addr= carries traffic\n"
+	"                 inside its daemon only and opens no port. Default: one such, vernic0\n"
+	"  --workers N    worker threads of the private daemon, 1 to 16. Default: 1\n"
+	"  --io ENGINE    how the private daemon does I/O: auto, io_uring or plain. Default: "
+	"auto,\n"
+	"                 which is io_uring where the system allows it\n"
+	"  --socket PATH  use the daemon at PATH; it is an error if none answers there\n"
+	"  --help         print this text\n"
+	"\n"
+	"Exit status:\n"
+	"  COMMAND's, or 128 + N if signal N ended it; 127 if COMMAND was not found, 126 if it\n"
+	"  could not be executed; 1 if no daemon could be had, 2 for wrong usage, each with one "
+	"line\n"
+	"  on stderr.\n"
+	"\n"
+	"Examples:\n"
+	"  vernic run -- ibv_devinfo -v\n"
+	"  vernic run -- sh -c 'ibv_rc_pingpong -g 1 & sleep 1; ibv_rc_pingpong -g 1 localhost'\n"
+	"  vernic run --device addr=192.0.2.1 -- ib_write_bw -x 1\n";
+
+/* Milliseconds the daemon may take to end after SIGTERM before it is killed. */
+#define DAEMON_STOP_TIMEOUT 5000
+
+/* Signals that are passed on to the command. */
+static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+/* What the command line asks for. */
+struct run_options {
+	const char *socket;
+	const char **daemon_args; /* further arguments of a private daemon, NULL at the end */
+	unsigned int daemon_arg_count;
+	char **command;
+};
+
+/* A private daemon. */
+struct private_daemon {
+	char dir[CLI_SOCKET_MAX];
+	char socket[CLI_SOCKET_MAX];
+	pid_t pid; /* 0: ended */
+};
+
+/*
+ * Becomes the command.
+ * @return the exit status for not having been able to, with a line printed
+ */
+static int exec_command(const char *socket, char **command)
+{
+	struct cli_environment env;
+	int err;
+
+	if (cli_environment(socket, &env) != CLI_OK)
+		return CLI_FAILED;
+	setenv(VERNIC_SOCKET_ENV, env.socket, 1);
+	setenv("LD_PRELOAD", env.preload, 1);
+	if (env.library_path)
+		setenv("LD_LIBRARY_PATH", env.library_path, 1);
+	execvp(command[0], command);
+	err = errno;
+	cli_fail("cannot execute %s: %s", command[0], strerror(err));
+	return err == ENOENT ? CLI_NOT_FOUND : CLI_CANNOT_EXECUTE;
+}
+
+/*
+ * Makes the directory of a private daemon: only its user can enter it.
+ * @return CLI_OK, or CLI_FAILED with a line printed
+ */
+static int make_directory(struct private_daemon *d)
+{
+	const char *bases[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
+	int err = 0;
+
+	for (unsigned int i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
+		if (!bases[i] || bases[i][0] != '/')
+			continue;
+		/* The socket's path has to fit, and XXXXXX has its final length already. */
+		if (snprintf(d->socket, sizeof(d->socket), "%s/vernic-XXXXXX/%s", bases[i],
+			     VERNIC_SOCKET_NAME) >= (int)sizeof(d->socket)) {
+			err = ENAMETOOLONG;
+			continue;
+		}
+		snprintf(d->dir, sizeof(d->dir), "%.*s",
+			 (int)(strlen(d->socket) - strlen("/" VERNIC_SOCKET_NAME)), d->socket);
+		if (mkdtemp(d->dir)) {
+			memcpy(d->socket, d->dir, strlen(d->dir));
+			return CLI_OK;
+		}
+		err = errno;
+	}
+	return cli_fail("cannot make a directory for the daemon's socket in $XDG_RUNTIME_DIR, "
+			"$TMPDIR or /tmp: %s",
+			strerror(err));
+}
+
+/* Removes what make_directory() made; the socket too, should the daemon have left it. */
+static void remove_directory(const struct private_daemon *d)
+{
+	unlink(d->socket);
+	rmdir(d->dir);
+}
+
+/*
+ * The child that becomes vernicd.
+ * @ready: the fd it shall write "ready" to
+ * @parent: our pid; mask: the signals blocked when we were started
+ */
+__attribute__((noreturn)) static void exec_daemon(const struct private_daemon *d, const char *path,
+						  const struct run_options *o, int ready,
+						  pid_t parent, const sigset_t *mask)
+{
+	const char **argv = calloc(o->daemon_arg_count + 6, sizeof(*argv));
+	unsigned int n = 0;
+	char fd[16];
+
+	setpgid(0, 0);
+	/* The command alone reads our input. */
+	if (freopen("/dev/null", "r", stdin) == NULL)
+		close(STDIN_FILENO);
+	/* Should the parent be gone before prctl() is done, nobody would end us. */
+	if (prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 || getppid() != parent || !argv)
+		_exit(CLI_FAILED);
+	sigprocmask(SIG_SETMASK, mask, NULL);
+	snprintf(fd, sizeof(fd), "%d", ready);
+	argv[n++] = "vernicd";
+	argv[n++] = "--socket";
+	argv[n++] = d->socket;
+	argv[n++] = "--ready-fd";
+	argv[n++] = fd;
+	for (unsigned int i = 0; i < o->daemon_arg_count; i++)
+		argv[n++] = o->daemon_args[i];
+	execv(path, (char **)argv);
+	cli_fail("cannot execute %s: %s", path, strerror(errno));
+	_exit(CLI_CANNOT_EXECUTE);
+}
+
+/* Waits for a process, whatever signals come. @return its wait status */
+static int reap(pid_t pid)
+{
+	int status = 0;
+
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return status;
+}
+
+/*
+ * Ends the daemon and reaps it.
+ * SIGCHLD must be blocked: it is waited for.
+ */
+static void stop_daemon(struct private_daemon *d)
+{
+	struct timespec until, now, left;
+	sigset_t child;
+
+	if (d->pid == 0)
+		return;
+	kill(d->pid, SIGTERM);
+	sigemptyset(&child);
+	sigaddset(&child, SIGCHLD);
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += DAEMON_STOP_TIMEOUT / 1000;
+	while (waitpid(d->pid, NULL, WNOHANG) == 0) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		if (now.tv_sec >= until.tv_sec) {
+			kill(d->pid, SIGKILL);
+			reap(d->pid);
+			break;
+		}
+		left = (struct timespec){.tv_nsec = 100 * 1000 * 1000};
+		sigtimedwait(&child, NULL, &left);
+	}
+	d->pid = 0;
+}
+
+/*
+ * Starts a private daemon and waits until it listens.
+ * @mask: the signals blocked when we were started
+ * @return CLI_OK; else CLI_FAILED, a line was printed (by the daemon, if it gave up)
+ */
+static int start_daemon(struct private_daemon *d, const struct run_options *o, const sigset_t *mask)
+{
+	char path[PATH_MAX], word[16];
+	pid_t parent = getpid();
+	int ready[2], status;
+	ssize_t n;
+
+	if (cli_daemon_path(path) != CLI_OK || make_directory(d) != CLI_OK)
+		return CLI_FAILED;
+	if (pipe(ready) < 0) {
+		cli_fail("cannot make a pipe: %s", strerror(errno));
+		goto no_pipe;
+	}
+	d->pid = fork();
+	if (d->pid < 0) {
+		cli_fail("cannot fork: %s", strerror(errno));
+		goto no_child;
+	}
+	if (d->pid == 0) {
+		close(ready[0]);
+		exec_daemon(d, path, o, ready[1], parent, mask);
+	}
+	close(ready[1]);
+	do {
+		n = read(ready[0], word, sizeof(word));
+	} while (n < 0 && errno == EINTR);
+	close(ready[0]);
+	if (n > 0)
+		return CLI_OK;
+
+	/* End of file: it has ended, or is about to, and has said why unless a signal ended it. */
+	status = reap(d->pid);
+	d->pid = 0;
+	if (WIFSIGNALED(status))
+		cli_fail("the daemon %s was ended by signal %d (%s) while starting", path,
+			 WTERMSIG(status), strsignal(WTERMSIG(status)));
+	remove_directory(d);
+	return CLI_FAILED;
+
+no_child:
+	d->pid = 0;
+	close(ready[0]);
+	close(ready[1]);
+no_pipe:
+	remove_directory(d);
+	return CLI_FAILED;
+}
+
+/*
+ * Waits for the command, passing signals on.
+ * @signals: those blocked, SIGCHLD among them
+ * @return its exit status as a shell has it
+ */
+static int wait_command(pid_t command, struct private_daemon *d, const sigset_t *signals)
+{
+	siginfo_t info;
+	int status;
+	pid_t pid;
+
+	for (;;) {
+		while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+			if (pid == command)
+				return WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+							   : WEXITSTATUS(status);
+			if (pid == d->pid) {
+				d->pid = 0;
+				cli_fail("the daemon ended while the command runs");
+			}
+		}
+		if (sigwaitinfo(signals, &info) < 0 || info.si_signo == SIGCHLD)
+			continue;
+		/* What the terminal sends, it sends to the command as well. */
+		if (info.si_code != SI_KERNEL)
+			kill(command, info.si_signo);
+	}
+}
+
+/*
+ * Runs the command beside a private daemon.
+ * @return the exit status
+ */
+static int run_private(const struct run_options *o)
+{
+	struct private_daemon d = {0};
+	sigset_t signals, mask;
+	pid_t command;
+	int status;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGCHLD);
+	for (unsigned int i = 0; i < sizeof(forwarded) / sizeof(forwarded[0]); i++)
+		sigaddset(&signals, forwarded[i]);
+	sigprocmask(SIG_BLOCK, &signals, &mask);
+	/* Ignored by whoever started us, SIGCHLD would leave no exit status to return. */
+	signal(SIGCHLD, SIG_DFL);
+
+	if (start_daemon(&d, o, &mask) != CLI_OK)
+		return CLI_FAILED;
+	fflush(NULL);
+	command = fork();
+	if (command == 0) {
+		sigprocmask(SIG_SETMASK, &mask, NULL);
+		_exit(exec_command(d.socket, o->command));
+	}
+	if (command > 0)
+		status = wait_command(command, &d, &signals);
+	else
+		status = cli_fail("cannot fork: %s", strerror(errno));
+	stop_daemon(&d);
+	remove_directory(&d);
+	return status;
+}
+
+/* Adds an option and its value to the arguments of a private daemon. */
+static void add_daemon_argument(struct run_options *o, const char *option, const char *value)
+{
+	o->daemon_args[o->daemon_arg_count++] = option;
+	o->daemon_args[o->daemon_arg_count++] = value;
+}
+
+int cli_run(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"device", required_argument, NULL, 'd'}, {"workers", required_argument, NULL, 'w'},
+		{"io", required_argument, NULL, 'i'},	  {"socket", required_argument, NULL, 's'},
+		{"help", no_argument, NULL, 'h'},	  {0},
+	};
+	struct run_options o = {0};
+	char found[CLI_SOCKET_MAX];
+	int opt, fd;
+
+	o.daemon_args = calloc((size_t)argc * 2, sizeof(*o.daemon_args));
+	if (!o.daemon_args)
+		return cli_fail("out of memory");
+	opterr = 0;
+	/* '+': the command's own options are not ours, even if the "--" was left out. */
+	while ((opt = getopt_long(argc, argv, "+:h", options, NULL)) != -1) {
+		switch (opt) {
+		case 'd':
+			add_daemon_argument(&o, "--device", optarg);
+			break;
+		case 'w':
+			add_daemon_argument(&o, "--workers", optarg);
+			break;
+		case 'i':
+			add_daemon_argument(&o, "--io", optarg);
+			break;
+		case 's':
+			o.socket = optarg;
+			break;
+		case 'h':
+			fputs(help, stdout);
+			return CLI_OK;
+		default:
+			return cli_bad_option("run", opt, argv);
+		}
+	}
+	o.command = argv + optind;
+	if (!o.command[0]) {
+		cli_fail("run: no command given (see 'vernic run --help')");
+		return CLI_USAGE;
+	}
+	if (o.socket && o.daemon_arg_count) {
+		cli_fail("run: --socket names a running daemon, which takes no %s",
+			 o.daemon_args[0]);
+		return CLI_USAGE;
+	}
+	if (o.daemon_arg_count)
+		return run_private(&o);
+	if (cli_find_daemon(o.socket, true, found, &fd) != CLI_OK)
+		return CLI_FAILED;
+	if (fd < 0)
+		return run_private(&o);
+	close(fd);
+	return exec_command(found, o.command);
+}

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The verbs library's own view of its objects: each public struct of <infiniband/verbs.h> is the
+ * first member of ours.
+ *
+ * Theory of operation
+ * -------------------
+ * An opened device is one connection to the daemon (control.c). Whatever is created, changed or
+ * queried is one request and its reply; the connection's mutex orders them. Posting and polling
+ * (post.c, poll.c) touch shared rings only.
+ *
+ * Locks, in the order they are taken: context.qp_mutex (QPs come and go), context.ctl_mutex inside
+ * control_call(), context.objects_mutex (tables of CQs and SRQs), then the spinlocks of the queues:
+ * CQ before SRQ; SQ and RQ alone.
+ *
+ * A lost daemon makes a context dead (context_died()). From then on control requests fail with EIO,
+ * destroying succeeds locally, and polling a CQ completes what is outstanding with
+ * IBV_WC_WR_FLUSH_ERR.
+ */
+#ifndef VERNIC_VERBS_INTERNAL_H
+#define VERNIC_VERBS_INTERNAL_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <infiniband/verbs.h>
+
+#include <vernic/control.h>
+#include <vernic/limits.h>
+#include <vernic/ring.h>
+
+#undef ibv_query_port
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+#define OBJECT_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+
+/* ---- spinlock ------------------------------------------------------------------------------ */
+
+struct spinlock {
+	_Atomic uint32_t held;
+};
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#else
+	atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+/* The holder may have been preempted: after a while its core is better given to it. */
+static inline void spin_lock(struct spinlock *lock)
+{
+	while (atomic_exchange_explicit(&lock->held, 1, memory_order_acquire)) {
+		for (int i = 0; vernic_load_relaxed(&lock->held); i++) {
+			if (i < 100)
+				cpu_relax();
+			else
+				sched_yield();
+		}
+	}
+}
+
+static inline void spin_unlock(struct spinlock *lock)
+{
+	vernic_store_release(&lock->held, 0);
+}
+
+/* ---- objects ------------------------------------------------------------------------------- */
+
+/* A device the daemon told of. Never freed, so that a device keeps its address. */
+struct device {
+	struct ibv_device ibv;
+	struct device *next;
+	uint64_t guid; /* network order */
+	uint32_t index;
+};
+
+/* The MRs of a context by lkey, for translating SGEs; see mr.c. */
+struct mr_slots;
+struct mr_table {
+	pthread_mutex_t mutex; /* writers */
+	_Atomic uint32_t seq;  /* odd: being changed */
+	_Atomic(struct mr_slots *) slots;
+	uint32_t count;
+};
+
+struct cq;
+struct qp;
+struct srq;
+
+struct context {
+	struct verbs_context verbs;
+	struct context *next; /* of all contexts, for fork() */
+	pthread_mutex_t ctl_mutex;
+	int ctl;	    /* the connection; -1 in a forked child */
+	pid_t pid;	    /* that opened it */
+	_Atomic uint32_t dead; /* the daemon is gone */
+	_Atomic uint32_t fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered */
+
+	uint32_t workers;
+	uint8_t *doorbells; /* workers x doorbell_stride bytes */
+	uint32_t doorbell_stride;
+	const struct vernic_worker_page *pages;
+	int wake_fd[VERNIC_MAX_WORKERS];
+
+	struct ibv_port_attr port; /* as of opening */
+	union ibv_gid gid[VERNIC_GID_MAX];
+	uint32_t gid_count;
+
+	struct mr_table mrs;
+	pthread_mutex_t qp_mutex;
+	pthread_mutex_t objects_mutex;
+	struct cq *cqs;
+	struct srq *srqs;
+	uint32_t qp_limit;	     /* every QP's index is below it */
+	_Atomic(struct qp *) *qps; /* VERNIC_MAX_CONTEXT_QP, by qp_index */
+};
+
+struct pd {
+	struct ibv_pd ibv;
+	_Atomic uint32_t ahs;
+};
+
+struct mr {
+	struct ibv_mr ibv;
+};
+
+struct channel {
+	struct ibv_comp_channel ibv;
+	uint32_t handle;
+};
+
+struct ah {
+	struct ibv_ah ibv;
+	struct ibv_ah_attr attr;
+};
+
+struct cq {
+	union {
+		struct ibv_cq ibv; /* the head of ex */
+		struct ibv_cq_ex ex;
+	};
+	struct context *ctx;
+	struct cq *next; /* of the context */
+	void *memory;
+	size_t size; /* bytes mapped */
+	uint32_t comp_delivered;  /* objects_mutex */
+	uint32_t async_delivered; /* objects_mutex */
+	bool single_threaded;	  /* the program said so: no lock */
+
+	_Alignas(VERNIC_CACHELINE) struct spinlock lock;
+	uint32_t cons;
+	uint32_t mask;	/* depth - 1 */
+	uint32_t shift; /* log2(depth) */
+	struct vernic_cq_ring *ring;
+	struct vernic_cqe *cqe;
+	uint32_t empty_polls;		/* in a row */
+	uint64_t checked;		/* ms; the daemon was last seen alive */
+	const struct vernic_cqe *cur; /* extended polling: the current one */
+	struct vernic_cqe flush;	/* made here when the daemon is gone */
+};
+
+struct srq {
+	struct ibv_srq ibv;
+	struct context *ctx;
+	struct srq *next; /* of the context */
+	uint32_t srq_num;
+	void *memory;
+	size_t size;
+	uint32_t delivered; /* async events; objects_mutex */
+
+	_Alignas(VERNIC_CACHELINE) struct spinlock lock;
+	struct vernic_srq_ring *ring;
+	_Atomic uint32_t *index;
+	uint8_t *wqe;
+	uint32_t mask;
+	uint32_t stride;
+	uint32_t max_sge;
+	uint32_t slots; /* of the WQE array */
+	uint32_t prod;
+	uint32_t free_count;
+	uint32_t *free; /* slots no WR is in */
+};
+
+/* A send queue. All indices are free-running. */
+struct sq {
+	_Alignas(VERNIC_CACHELINE) struct spinlock lock;
+	uint32_t head; /* next to post */
+	uint32_t mask;
+	uint32_t stride;      /* bytes a slot */
+	uint32_t data_offset; /* bytes from the slot to its data area */
+	uint32_t data_size;
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint32_t max_inline;
+	uint32_t opcodes; /* allowed: 1 << enum ibv_wr_opcode */
+	uint8_t *base;
+	/* Slots before it are free: a CQE for them, or for a later one, was polled. */
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t tail;
+};
+
+struct rq {
+	_Alignas(VERNIC_CACHELINE) struct spinlock lock;
+	uint32_t head;
+	uint32_t mask;
+	uint32_t stride;
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint8_t *base;
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t tail;
+};
+
+struct qp {
+	union {
+		struct ibv_qp ibv; /* the head of ex */
+		struct ibv_qp_ex ex;
+	};
+	struct context *ctx;
+	struct cq *send_cq;
+	struct cq *recv_cq;
+	struct srq *srq;
+	struct vernic_qp_ring *ring;
+	struct vernic_doorbell *doorbell; /* of its worker */
+	const struct vernic_worker_page *page;
+	int wake_fd;
+	uint32_t index;
+	uint32_t max_msg; /* bytes; UINT32_MAX: the daemon decides (UD) */
+	bool extended;	  /* ex works */
+	bool sq_sig_all;
+	size_t size;	    /* bytes mapped at ring */
+	uint32_t delivered; /* async events; objects_mutex */
+
+	struct sq sq;
+	struct rq rq;
+
+	/* The work request API, between wr_start() and wr_complete(); under sq.lock. */
+	uint32_t wr_head;
+	int wr_error;
+	struct vernic_send_wqe *wr_cur;
+};
+
+static inline struct context *to_context(struct ibv_context *c)
+{
+	return OBJECT_OF(c, struct context, verbs.context);
+}
+
+static inline struct cq *to_cq(struct ibv_cq *cq)
+{
+	return (struct cq *)cq;
+}
+
+static inline struct qp *to_qp(struct ibv_qp *qp)
+{
+	return (struct qp *)qp;
+}
+
+static inline struct srq *to_srq(struct ibv_srq *srq)
+{
+	return (struct srq *)srq;
+}
+
+static inline bool context_dead(struct context *ctx)
+{
+	return vernic_load_acquire(&ctx->dead) != 0;
+}
+
+/* ---- control.c ----------------------------------------------------------------------------- */
+
+/*
+ * Connects to the daemon and exchanges hellos. Says why on stderr where the user named the socket,
+ * or the daemon speaks another version.
+ * @return the connection, or -1 and errno; ENOENT: no daemon, and none was asked for
+ */
+int control_connect(void);
+
+/*
+ * One request and its reply on a bare connection.
+ * @send_fd: passed along, or -1
+ * @fds, @max_fds: where descriptors that come with the reply go (close-on-exec); unused ones are
+ * set to -1, more than max_fds are closed
+ * @return 0, the reply's status, or EIO if the daemon is gone
+ */
+int control_exchange(int ctl, const struct vernic_request *req, int send_fd,
+		     struct vernic_reply *reply, int *fds, int max_fds);
+
+/* The same on an opened device; EIO too in a child forked since, and marks the context dead. */
+int control_call(struct context *ctx, const struct vernic_request *req, struct vernic_reply *reply,
+		 int *fds, int max_fds);
+
+/* A request that destroys handle. @return as control_call(), but 0 where the daemon is gone */
+int control_destroy(struct context *ctx, enum vernic_command command, uint32_t handle,
+		    struct vernic_reply *reply);
+
+/* Looks at the connection without waiting; marks the context dead if the daemon closed it. */
+void control_check(struct context *ctx);
+
+/* Maps fd, which is closed. Not inherited over fork(). @return NULL and errno */
+void *control_map(int fd, size_t size, int prot);
+
+/* ---- context.c ----------------------------------------------------------------------------- */
+
+void context_died(struct context *ctx);
+
+/* ---- mr.c ---------------------------------------------------------------------------------- */
+
+int mr_table_init(struct mr_table *t);
+void mr_table_fini(struct mr_table *t);
+
+/* @return where [addr, addr + len) of the MR with this lkey is mapped, or NULL */
+void *mr_table_translate(struct mr_table *t, uint32_t lkey, uint64_t addr, uint32_t len);
+
+/* ---- device.c ------------------------------------------------------------------------------ */
+
+/* Re-reads an entry of the GID table. @return 0 or a positive errno: EINVAL past the table */
+int device_query_gid(struct context *ctx, uint32_t port, uint32_t index,
+		     struct ibv_gid_entry *entry);
+int device_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
+		      size_t size);
+int device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+		    struct ibv_device_attr_ex *attr, size_t size);
+int device_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values);
+
+/* ---- cq.c, qp.c, srq.c --------------------------------------------------------------------- */
+
+struct ibv_cq_ex *cq_create_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
+int cq_req_notify(struct ibv_cq *cq, int solicited_only);
+
+/* Takes a QP's CQEs out of cq; a SRQ's slots they name are free again. */
+void cq_clean(struct cq *cq, uint32_t qp_index, uint32_t qp_num, struct srq *srq);
+
+struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+
+int srq_get_num(struct ibv_srq *srq, uint32_t *srq_num);
+
+/* A slot no WR is in any more. */
+void srq_release(struct srq *srq, uint32_t slot);
+
+/* ---- post.c, post_wr.c, poll.c ------------------------------------------------------------- */
+
+int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
+int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+
+/* The opcodes of a QP type: 1 << enum ibv_wr_opcode; 0: no such type here. */
+uint32_t post_opcodes(enum ibv_qp_type type);
+
+/* The steps of posting, which post_wr.c takes one by one. All return 0 or a positive errno. */
+int post_state(struct qp *qp);
+int post_begin(struct qp *qp, uint32_t head, enum ibv_wr_opcode opcode, uint64_t wr_id,
+	       unsigned int flags, struct vernic_send_wqe **out);
+int post_set_sges(struct qp *qp, struct vernic_send_wqe *wqe, const struct ibv_sge *sge,
+		  size_t count);
+int post_add_inline(struct qp *qp, struct vernic_send_wqe *wqe, const void *addr, size_t len);
+int post_set_ah(struct vernic_send_wqe *wqe, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey);
+/* Shows the daemon everything before head. */
+void post_publish(struct qp *qp, uint32_t head);
+
+/* Fills in the functions of the work request API. */
+void post_wr_init(struct qp *qp);
+
+int poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
+/* Fills in the functions of extended polling. */
+void poll_ex_init(struct cq *cq);
+
+#endif

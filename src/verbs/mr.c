@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Memory regions.
+ *
+ * The daemon checks every access itself. What the library keeps is a table from lkey to address, for
+ * copying small payloads when posting and polling. It is an open hash table, read without a lock:
+ * a reader that meets a change (seq) looks again. Slot arrays that were outgrown stay until the
+ * context is closed; together they are no larger than the one in use.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define MR_TABLE_MIN_SHIFT 6
+
+struct mr_slot {
+	_Atomic uint32_t key; /* 0: free */
+	_Atomic uint64_t iova;
+	_Atomic uint64_t length;
+	_Atomic uint64_t addr;
+};
+
+struct mr_slots {
+	struct mr_slots *older;
+	uint32_t shift; /* log2 of the number of slots */
+	struct mr_slot slot[];
+};
+
+/* Where the search for key starts. */
+static uint32_t slot_home(const struct mr_slots *s, uint32_t key)
+{
+	return key * UINT32_C(0x9e3779b1) >> (32 - s->shift);
+}
+
+static uint32_t slot_mask(const struct mr_slots *s)
+{
+	return (UINT32_C(1) << s->shift) - 1;
+}
+
+static struct mr_slots *slots_new(uint32_t shift)
+{
+	struct mr_slots *s = calloc(1, sizeof(*s) + (sizeof(struct mr_slot) << shift));
+
+	if (s)
+		s->shift = shift;
+	return s;
+}
+
+int mr_table_init(struct mr_table *t)
+{
+	struct mr_slots *s = slots_new(MR_TABLE_MIN_SHIFT);
+
+	if (!s)
+		return ENOMEM;
+	pthread_mutex_init(&t->mutex, NULL);
+	atomic_store(&t->slots, s);
+	return 0;
+}
+
+void mr_table_fini(struct mr_table *t)
+{
+	struct mr_slots *s = atomic_load(&t->slots), *older;
+
+	if (!s)
+		return;
+	for (; s; s = older) {
+		older = s->older;
+		free(s);
+	}
+	pthread_mutex_destroy(&t->mutex);
+}
+
+static void slot_copy(struct mr_slot *to, const struct mr_slot *from)
+{
+	atomic_store_explicit(&to->iova, from->iova, memory_order_relaxed);
+	atomic_store_explicit(&to->length, from->length, memory_order_relaxed);
+	atomic_store_explicit(&to->addr, from->addr, memory_order_relaxed);
+	atomic_store_explicit(&to->key, from->key, memory_order_relaxed);
+}
+
+/* Puts an entry in; there is room. */
+static void slots_insert(struct mr_slots *s, const struct mr_slot *entry)
+{
+	uint32_t mask = slot_mask(s), i = slot_home(s, entry->key);
+
+	while (vernic_load_relaxed(&s->slot[i].key))
+		i = (i + 1) & mask;
+	slot_copy(&s->slot[i], entry);
+}
+
+static void write_begin(struct mr_table *t)
+{
+	atomic_store_explicit(&t->seq, t->seq + 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+}
+
+static void write_end(struct mr_table *t)
+{
+	vernic_store_release(&t->seq, t->seq + 1);
+}
+
+/* Makes room for one more MR. @return 0 or ENOMEM */
+static int table_reserve(struct mr_table *t)
+{
+	struct mr_slots *s = atomic_load(&t->slots), *bigger;
+
+	if ((t->count + 1) * 2 <= UINT32_C(1) << s->shift)
+		return 0;
+	bigger = slots_new(s->shift + 1);
+	if (!bigger)
+		return ENOMEM;
+	for (uint32_t i = 0; i <= slot_mask(s); i++) {
+		if (s->slot[i].key)
+			slots_insert(bigger, &s->slot[i]);
+	}
+	bigger->older = s;
+	atomic_store_explicit(&t->slots, bigger, memory_order_release);
+	return 0;
+}
+
+/* Enters a MR. @return 0 or ENOMEM */
+static int table_add(struct mr_table *t, uint32_t key, uint64_t iova, uint64_t length, void *addr)
+{
+	struct mr_slot entry = { .key = key, .iova = iova, .length = length };
+	int error;
+
+	entry.addr = (uintptr_t)addr;
+	pthread_mutex_lock(&t->mutex);
+	error = table_reserve(t);
+	if (!error) {
+		write_begin(t);
+		slots_insert(atomic_load(&t->slots), &entry);
+		t->count++;
+		write_end(t);
+	}
+	pthread_mutex_unlock(&t->mutex);
+	return error;
+}
+
+/* Takes a MR out, and moves up the entries behind it that its slot was in the way of. */
+static void table_remove(struct mr_table *t, uint32_t key)
+{
+	struct mr_slots *s;
+	uint32_t mask, hole, i;
+
+	pthread_mutex_lock(&t->mutex);
+	s = atomic_load(&t->slots);
+	mask = slot_mask(s);
+	for (hole = slot_home(s, key); s->slot[hole].key != key; hole = (hole + 1) & mask) {
+		if (!s->slot[hole].key) {
+			pthread_mutex_unlock(&t->mutex);
+			return;
+		}
+	}
+	write_begin(t);
+	for (i = (hole + 1) & mask; s->slot[i].key; i = (i + 1) & mask) {
+		uint32_t home = slot_home(s, s->slot[i].key);
+
+		if (((i - home) & mask) >= ((i - hole) & mask)) {
+			slot_copy(&s->slot[hole], &s->slot[i]);
+			hole = i;
+		}
+	}
+	atomic_store_explicit(&s->slot[hole].key, 0, memory_order_relaxed);
+	t->count--;
+	write_end(t);
+	pthread_mutex_unlock(&t->mutex);
+}
+
+/* One look at the table, which may be changing: the result counts only if it did not. */
+static void *table_look(struct mr_slots *s, uint32_t lkey, uint64_t addr, uint32_t len)
+{
+	uint32_t mask = slot_mask(s), i = slot_home(s, lkey);
+
+	for (uint32_t n = 0; n <= mask; n++, i = (i + 1) & mask) {
+		struct mr_slot *slot = &s->slot[i];
+		uint32_t key = vernic_load_relaxed(&slot->key);
+		uint64_t offset, length;
+
+		if (!key)
+			return NULL;
+		if (key != lkey)
+			continue;
+		offset = addr - atomic_load_explicit(&slot->iova, memory_order_relaxed);
+		length = atomic_load_explicit(&slot->length, memory_order_relaxed);
+		if (offset > length || len > length - offset)
+			return NULL;
+		return (void *)(uintptr_t)(atomic_load_explicit(&slot->addr, memory_order_relaxed) +
+					   offset);
+	}
+	return NULL;
+}
+
+void *mr_table_translate(struct mr_table *t, uint32_t lkey, uint64_t addr, uint32_t len)
+{
+	for (int tries = 0;; tries++) {
+		uint32_t seq = vernic_load_acquire(&t->seq);
+
+		if (!(seq & 1)) {
+			void *p = table_look(
+				atomic_load_explicit(&t->slots, memory_order_acquire), lkey, addr,
+				len);
+
+			atomic_thread_fence(memory_order_acquire);
+			if (vernic_load_relaxed(&t->seq) == seq)
+				return p;
+		}
+		if (tries > 100)
+			sched_yield();
+		else
+			cpu_relax();
+	}
+}
+
+/* ---- registering --------------------------------------------------------------------------- */
+
+/* @return whether this kernel (5.14 or later) knows MADV_POPULATE_* */
+static bool can_populate(void)
+{
+	static _Atomic int known; /* 0: not asked yet, 1: yes, -1: no */
+	static char probe;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+
+	if (!known) {
+		known = madvise((void *)((uintptr_t)&probe & ~(page - 1)), page,
+				MADV_POPULATE_READ) == 0 ?
+				1 :
+				-1;
+	}
+	return known > 0;
+}
+
+/*
+ * Checks that a range is mapped with the rights asked for, and brings it in, as pinning it would.
+ * @return 0 or EFAULT
+ */
+static int populate(void *addr, size_t length, unsigned int access)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t start = (uintptr_t)addr & ~(page - 1);
+	uintptr_t end = ((uintptr_t)addr + length + page - 1) & ~(page - 1);
+	int advice = access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+			       IBV_ACCESS_REMOTE_ATOMIC) ?
+			     MADV_POPULATE_WRITE :
+			     MADV_POPULATE_READ;
+
+	if (!can_populate())
+		return 0;
+	while (madvise((void *)start, end - start, advice) < 0) {
+		if (errno != EINTR && errno != EAGAIN)
+			return EFAULT;
+	}
+	return 0;
+}
+
+/* @return 0, EINVAL or EOPNOTSUPP as enum ibv_access_flags bits can be had */
+static int check_access(unsigned int access)
+{
+	access &= ~(unsigned int)IBV_ACCESS_OPTIONAL_RANGE;
+	if (access & (IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND))
+		return EOPNOTSUPP;
+	if (access & ~(unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				     IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+				     IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB))
+		return EINVAL;
+	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
+	    !(access & IBV_ACCESS_LOCAL_WRITE))
+		return EINVAL;
+	return 0;
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				unsigned int access)
+{
+	struct context *ctx = to_context(pd->context);
+	struct vernic_request req = { .command = VERNIC_CMD_REG_MR };
+	struct vernic_reply reply;
+	struct mr *mr;
+	int error;
+
+	error = check_access(access);
+	if (!error && (length == 0 || (uintptr_t)addr + length < (uintptr_t)addr ||
+		       iova + length < iova))
+		error = EINVAL;
+	if (!error)
+		error = populate(addr, length, access);
+	if (error) {
+		errno = error;
+		return NULL;
+	}
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return NULL;
+	req.reg_mr.addr = (uintptr_t)addr;
+	req.reg_mr.length = length;
+	req.reg_mr.iova = iova;
+	req.reg_mr.access = access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+	req.reg_mr.pd = pd->handle;
+	error = control_call(ctx, &req, &reply, NULL, 0);
+	if (error)
+		goto err;
+	error = table_add(&ctx->mrs, reply.reg_mr.lkey, iova, length, addr);
+	if (error) {
+		control_destroy(ctx, VERNIC_CMD_DEREG_MR, reply.handle, NULL);
+		goto err;
+	}
+	mr->ibv.context = pd->context;
+	mr->ibv.pd = pd;
+	mr->ibv.addr = addr;
+	mr->ibv.length = length;
+	mr->ibv.handle = reply.handle;
+	mr->ibv.lkey = reply.reg_mr.lkey;
+	mr->ibv.rkey = reply.reg_mr.rkey;
+	return &mr->ibv;
+
+err:
+	free(mr);
+	errno = error;
+	return NULL;
+}
+
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+			       int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, iova, (unsigned int)access);
+}
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, (unsigned int)access);
+}
+
+int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+		 int access)
+{
+	errno = EOPNOTSUPP;
+	return IBV_REREG_MR_ERR_INPUT;
+}
+
+int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	struct context *ctx = to_context(mr->context);
+	int error;
+
+	error = control_destroy(ctx, VERNIC_CMD_DEREG_MR, mr->handle, NULL);
+	if (error)
+		return error;
+	table_remove(&ctx->mrs, mr->lkey);
+	free(mr);
+	return 0;
+}

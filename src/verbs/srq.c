@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Shared receive queues. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "internal.h"
+
+/* Frees a SRQ, half made or whole. */
+static void srq_free(struct srq *srq)
+{
+	if (srq->memory)
+		munmap(srq->memory, srq->size);
+	pthread_mutex_destroy(&srq->ibv.mutex);
+	pthread_cond_destroy(&srq->ibv.cond);
+	free(srq->free);
+	free(srq);
+}
+
+/* Ties a SRQ to its ring memory. @return 0 or a positive errno */
+static int srq_map(struct srq *srq, const struct vernic_reply *reply, int fd)
+{
+	srq->size = reply->create_srq.size;
+	srq->memory = control_map(fd, srq->size, PROT_READ | PROT_WRITE);
+	if (!srq->memory)
+		return errno;
+	srq->ring = srq->memory;
+	srq->index = (void *)((uint8_t *)srq->memory + reply->create_srq.index_offset);
+	srq->wqe = (uint8_t *)srq->memory + reply->create_srq.wqe_offset;
+	srq->mask = reply->create_srq.depth - 1;
+	srq->stride = reply->create_srq.stride;
+	srq->max_sge = reply->create_srq.max_sge;
+	srq->slots = reply->create_srq.max_wr;
+	srq->free = calloc(srq->slots, sizeof(*srq->free));
+	if (!srq->free)
+		return ENOMEM;
+	/* Taken from the end: slot 0 is first. */
+	for (uint32_t i = 0; i < srq->slots; i++)
+		srq->free[i] = srq->slots - 1 - i;
+	srq->free_count = srq->slots;
+	return 0;
+}
+
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct context *ctx = to_context(pd->context);
+	struct vernic_request req = { .command = VERNIC_CMD_CREATE_SRQ };
+	struct vernic_reply reply;
+	struct srq *srq;
+	int fd, error;
+
+	srq = aligned_alloc(VERNIC_CACHELINE, sizeof(*srq));
+	if (!srq)
+		return NULL;
+	*srq = (struct srq){ .ctx = ctx };
+	pthread_mutex_init(&srq->ibv.mutex, NULL);
+	pthread_cond_init(&srq->ibv.cond, NULL);
+	req.create_srq.pd = pd->handle;
+	req.create_srq.attr = attr->attr;
+	error = control_call(ctx, &req, &reply, &fd, 1);
+	if (error)
+		goto err;
+	error = srq_map(srq, &reply, fd);
+	if (error) {
+		control_destroy(ctx, VERNIC_CMD_DESTROY_SRQ, reply.handle, NULL);
+		goto err;
+	}
+	srq->srq_num = reply.create_srq.srq_num;
+	srq->ibv.context = pd->context;
+	srq->ibv.srq_context = attr->srq_context;
+	srq->ibv.pd = pd;
+	srq->ibv.handle = reply.handle;
+	attr->attr.max_wr = reply.create_srq.max_wr;
+	attr->attr.max_sge = reply.create_srq.max_sge;
+	pthread_mutex_lock(&ctx->objects_mutex);
+	srq->next = ctx->srqs;
+	ctx->srqs = srq;
+	pthread_mutex_unlock(&ctx->objects_mutex);
+	return &srq->ibv;
+
+err:
+	srq_free(srq);
+	errno = error;
+	return NULL;
+}
+
+int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int attr_mask)
+{
+	struct vernic_request req = { .command = VERNIC_CMD_MODIFY_SRQ, .handle = ibsrq->handle };
+	struct vernic_reply reply;
+
+	req.modify_srq.attr_mask = (uint32_t)attr_mask;
+	req.modify_srq.attr = *attr;
+	return control_call(to_context(ibsrq->context), &req, &reply, NULL, 0);
+}
+
+int ibv_query_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
+{
+	struct vernic_request req = { .command = VERNIC_CMD_QUERY_SRQ, .handle = ibsrq->handle };
+	struct vernic_reply reply;
+	int error;
+
+	error = control_call(to_context(ibsrq->context), &req, &reply, NULL, 0);
+	if (!error)
+		*attr = reply.query_srq;
+	return error;
+}
+
+int srq_get_num(struct ibv_srq *srq, uint32_t *srq_num)
+{
+	*srq_num = to_srq(srq)->srq_num;
+	return 0;
+}
+
+void srq_release(struct srq *srq, uint32_t slot)
+{
+	spin_lock(&srq->lock);
+	if (slot < srq->slots && srq->free_count < srq->slots)
+		srq->free[srq->free_count++] = slot;
+	spin_unlock(&srq->lock);
+}
+
+int ibv_destroy_srq(struct ibv_srq *ibsrq)
+{
+	struct srq *srq = to_srq(ibsrq);
+	struct context *ctx = srq->ctx;
+	uint32_t delivered;
+	int error;
+
+	error = control_destroy(ctx, VERNIC_CMD_DESTROY_SRQ, ibsrq->handle, NULL);
+	if (error)
+		return error;
+	pthread_mutex_lock(&ctx->objects_mutex);
+	for (struct srq **p = &ctx->srqs; *p; p = &(*p)->next) {
+		if (*p == srq) {
+			*p = srq->next;
+			break;
+		}
+	}
+	delivered = srq->delivered;
+	pthread_mutex_unlock(&ctx->objects_mutex);
+
+	pthread_mutex_lock(&ibsrq->mutex);
+	while (ibsrq->events_completed != delivered)
+		pthread_cond_wait(&ibsrq->cond, &ibsrq->mutex);
+	pthread_mutex_unlock(&ibsrq->mutex);
+	srq_free(srq);
+	return 0;
+}
