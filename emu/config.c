@@ -2,6 +2,7 @@
 /* The configuration file and the values of flags: parsing, with one-line complaints. */
 #include "config.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -87,8 +88,8 @@ static int config_guid(const char *where, const char *text, uint64_t *guid)
 			continue;
 		if (!isxdigit((unsigned char)*s) || ++digits > 16)
 			break;
-		v = v << 4 | (uint64_t)(isdigit((unsigned char)*s) ? *s - '0'
-								   : (*s | 0x20) - 'a' + 10);
+		v = v << 4 |
+		    (uint64_t)(isdigit((unsigned char)*s) ? *s - '0' : (*s | 0x20) - 'a' + 10);
 	}
 	if (*s != '\0' || digits != 16 || v == 0)
 		return config_fail(where, "guid: '%s' is not a GUID (16 hexadecimal digits, not 0)",
@@ -103,13 +104,15 @@ static int config_address(struct device_config *dev, const char *where, const ch
 	struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_DGRAM};
 	struct config_address a = {0};
 	struct addrinfo *res;
+	struct in_addr in;
 	bool usable;
 
-	if (getaddrinfo(text, NULL, &hints, &res) != 0)
+	/* getaddrinfo() takes "10.1" for 10.0.0.1; what looks like IPv4 must have four parts. */
+	if ((strchr(text, ':') == NULL && inet_pton(AF_INET, text, &in) != 1) ||
+	    getaddrinfo(text, NULL, &hints, &res) != 0)
 		return config_fail(where, "addr: '%s' is not an IPv4 or IPv6 address", text);
 	if (res->ai_family == AF_INET) {
-		struct in_addr in = ((struct sockaddr_in *)res->ai_addr)->sin_addr;
-
+		in = ((struct sockaddr_in *)res->ai_addr)->sin_addr;
 		a.gid[10] = a.gid[11] = 0xff;
 		memcpy(&a.gid[12], &in, 4);
 		usable = in.s_addr != INADDR_ANY && !IN_MULTICAST(ntohl(in.s_addr)) &&
@@ -255,9 +258,9 @@ int config_set(struct config *cfg, const char *where, const char *key, const cha
 		int level = log_level_parse(value);
 
 		if (level < 0)
-			return config_fail(
-				where, "log_level: '%s' is none of error, warning, info, debug",
-				value);
+			return config_fail(where,
+					   "log_level: '%s' is none of error, warning, info, debug",
+					   value);
 		log_set_level((enum log_level)level);
 		return 0;
 	}
@@ -425,7 +428,8 @@ int config_finish(struct config *cfg)
 		int n;
 
 		if (dir != NULL && dir[0] != '\0')
-			n = snprintf(cfg->socket, sizeof(cfg->socket), "%s/" VERNIC_SOCKET_NAME, dir);
+			n = snprintf(cfg->socket, sizeof(cfg->socket), "%s/" VERNIC_SOCKET_NAME,
+				     dir);
 		else
 			n = snprintf(cfg->socket, sizeof(cfg->socket), VERNIC_SOCKET_SYSTEM);
 		if (n >= (int)sizeof(cfg->socket))

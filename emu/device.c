@@ -256,8 +256,7 @@ static int device_use_addresses(struct host_device *d, const struct device_confi
 
 	for (unsigned int k = 0; k < cfg->address_count; k++) {
 		const struct config_address *a = &cfg->address[k];
-		const struct ifaddrs *i =
-			device_check_address(cfg, a, others, d->dev.index, list);
+		const struct ifaddrs *i = device_check_address(cfg, a, others, d->dev.index, list);
 		unsigned int room = DEVICE_HEADER_ROOM + (gid_is_ipv4(a->gid) ? 20 : 40);
 		unsigned int mtu;
 
@@ -343,8 +342,8 @@ static void device_fill_attr(struct host_device *d, const struct device_config *
 	a->hw_ver = 1;
 	a->max_qp = (int)cfg->limit[LIMIT_QP];
 	a->max_qp_wr = (int)cfg->limit[LIMIT_QP_WR];
-	a->device_cap_flags =
-		IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN;
+	a->device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
+			      IBV_DEVICE_RC_RNR_NAK_GEN;
 	a->max_sge = (int)cfg->limit[LIMIT_SGE];
 	a->max_sge_rd = a->max_sge;
 	a->max_cq = (int)cfg->limit[LIMIT_CQ];

@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 
 #define IO_MAX_SOCKETS 256
-#define IO_RX_BUFFERS 64
+#define IO_RX_BUFFERS 32
 #define IO_RX_PAYLOAD 65536 /* bytes: more than any UDP payload */
 #define IO_RX_CONTROL 128   /* bytes of control messages: TOS or class, GRO size */
 #define IO_TX_CONTROL 64    /* bytes of control messages: TOS or class, GSO size */

@@ -254,12 +254,29 @@ static void uring_sleep(struct io *io, uint64_t timeout)
 	u->woken = false;
 }
 
+/*
+ * Ends all requests. They hold the sockets, and the kernel takes a ring apart some time after it
+ * was closed: until then the addresses would seem to be in use.
+ */
+static void cancel_all(struct io_uring *ring)
+{
+	struct io_uring_sync_cancel_reg reg = {
+		.flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL,
+		.timeout = {.tv_sec = 1},
+	};
+
+	io_uring_register_sync_cancel(ring, &reg);
+	io_uring_get_events(ring);
+}
+
 static void uring_destroy(struct io *io)
 {
 	struct io_uring_engine *u = (struct io_uring_engine *)io;
 
-	if (u->ring.ring_fd >= 0)
+	if (u->ring.ring_fd >= 0) {
+		cancel_all(&u->ring);
 		io_uring_queue_exit(&u->ring);
+	}
 	if (u->buffers)
 		munmap(u->buffers, IO_RX_BUFFERS * sizeof(struct io_uring_buf));
 	if (u->rx_memory)

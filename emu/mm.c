@@ -3,8 +3,9 @@
  * A client's address space, and the ways into it.
  *
  * process_vm_readv/writev is the fast way from 64 KiB on and respects page protections; it may be
- * refused (Yama, another user, seccomp, another PID namespace). /proc/self/mem, opened by the client
- * itself, needs no rights later; it ignores page protections, which registration has checked.
+ * refused (Yama, another user, seccomp, another PID namespace). /proc/self/mem, opened by the
+ * client itself, needs no rights later; it ignores page protections, which registration has
+ * checked.
  */
 #include "mm.h"
 
@@ -230,8 +231,9 @@ int mm_create(pid_t pid, int mem_fd, uint64_t probe_addr, uint64_t probe_value, 
 		*out = mm;
 		return 0;
 	}
-	log_warning("no way into the memory of process %d: process_vm_readv: %s; /proc/self/mem: %s",
-		    (int)pid, strerror(-vm_err), strerror(-mem_err));
+	log_warning(
+		"no way into the memory of process %d: process_vm_readv: %s; /proc/self/mem: %s",
+		(int)pid, strerror(-vm_err), strerror(-mem_err));
 	mm_destroy(mm);
 	return vm_err;
 }

@@ -147,7 +147,7 @@ static bool worker_doorbells_pending(const struct worker *w)
 {
 	struct doorbell_set *set;
 
-	cds_list_for_each_entry(set, &w->doorbells, node) {
+	cds_list_for_each_entry (set, &w->doorbells, node) {
 		for (unsigned int i = 0; i < set->words; i++) {
 			if (atomic_load_explicit(&set->db->summary[i], memory_order_relaxed) != 0)
 				return true;
@@ -178,7 +178,7 @@ static bool worker_scan_doorbells(struct worker *w)
 	struct doorbell_set *set;
 	bool any = false;
 
-	cds_list_for_each_entry(set, &w->doorbells, node) {
+	cds_list_for_each_entry (set, &w->doorbells, node) {
 		for (unsigned int i = 0; i < set->words; i++) {
 			_Atomic uint64_t *summary = &set->db->summary[i];
 			uint64_t words;

@@ -64,8 +64,7 @@ static void qp_lay_out(struct qp_layout *l, const struct ibv_qp_cap *cap, bool s
 	l->sq_offset = round_up(sizeof(struct vernic_qp_ring), QP_SLOT_ALIGN);
 	l->rq_offset = l->sq_offset + (size_t)l->sq_depth * l->sq_stride;
 	l->rq_depth = srq ? 0 : round_up_pow2(cap->max_recv_wr);
-	l->rq_stride =
-		srq ? 0 : (uint32_t)sizeof(struct vernic_recv_wqe) + cap->max_recv_sge * sge;
+	l->rq_stride = srq ? 0 : (uint32_t)sizeof(struct vernic_recv_wqe) + cap->max_recv_sge * sge;
 	l->size = l->rq_offset + (size_t)l->rq_depth * l->rq_stride;
 }
 
@@ -110,18 +109,18 @@ static int qp_create_call(void *arg)
 static int qp_modify_call(void *arg)
 {
 	struct qp_call *call = arg;
-	struct engine *e = worker_engine(call->worker);
 	int err;
 
-	e->now = host_now();
 	/* What was received before the command is reported before it. */
-	dma_flush(e->dma);
-	err = qp_modify(call->qp, &call->attr, (int)call->attr_mask);
-	call->state = call->qp->state;
+	dma_flush(worker_engine(call->worker)->dma);
+	/* The slot has to be taken before RESET forgets it, and given back if that is refused. */
 	call->srq_slot = VERNIC_NO_SLOT;
-	if (err == 0 && (call->attr_mask & IBV_QP_STATE) != 0 &&
-	    call->attr.qp_state == IBV_QPS_RESET)
+	if ((call->attr_mask & IBV_QP_STATE) != 0 && call->attr.qp_state == IBV_QPS_RESET)
 		call->srq_slot = qp_take_srq_slot(call->qp);
+	err = qp_modify(call->qp, &call->attr, (int)call->attr_mask);
+	if (err != 0 && call->srq_slot != VERNIC_NO_SLOT)
+		call->qp->resp.have_wqe = true;
+	call->state = call->qp->state;
 	return err;
 }
 

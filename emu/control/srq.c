@@ -32,7 +32,8 @@ int handle_create_srq(struct client *c, struct message *m)
 	err = handle_add(&c->srqs, srq, UINT32_MAX - 1, &srq->srq.handle);
 	if (err != 0)
 		goto fail;
-	err = ring_memory_create(&srq->memory, "vernic-srq", wqe_offset + (size_t)depth * stride, m);
+	err = ring_memory_create(&srq->memory, "vernic-srq", wqe_offset + (size_t)depth * stride,
+				 m);
 	if (err != 0)
 		goto fail_handle;
 	base = srq->memory.base;
@@ -45,7 +46,8 @@ int handle_create_srq(struct client *c, struct message *m)
 	srq->srq.depth = depth;
 	srq->srq.stride = stride;
 	srq->srq.max_sge = attr.max_sge;
-	srq->srq.max_wr = depth < (uint32_t)limits->max_srq_wr ? depth : (uint32_t)limits->max_srq_wr;
+	srq->srq.max_wr = depth < (uint32_t)limits->max_srq_wr ? depth
+							       : (uint32_t)limits->max_srq_wr;
 	pthread_spin_init(&srq->srq.lock, PTHREAD_PROCESS_PRIVATE);
 	atomic_fetch_add(&pd->users, 1);
 	c->device->srqs++;

@@ -30,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef UDP_NO_CHECK6_RX
@@ -46,6 +47,7 @@
 #define MAX_WINDOW 131072	/* bytes */
 #define SOCKET_BUFFER (8 << 20) /* bytes, where we may */
 #define TX_RESERVE 8		/* send buffers kept for answers, which do not ask first */
+#define PROBE_TRIES 30		/* 10 ms each */
 #define JOIN_SEARCH 8		/* bursts looked at for one to join */
 
 struct udp_socket {
@@ -221,11 +223,13 @@ static int set_options(int fd, bool ipv6, const char **cause)
 
 /*
  * Finds out whether somebody has the address already: with SO_REUSEPORT a second daemon of the same
- * user would share it, and its packets, unnoticed.
+ * user would share it, and its packets, unnoticed. A killed daemon's address comes free some 10 ms
+ * after its end (io_uring), so this tries for a while.
  * @return 0 or a negative errno
  */
 static int probe_address(const union io_address *a, socklen_t len)
 {
+	const struct timespec pause = {.tv_nsec = 10000000};
 	int fd = socket(a->sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	int one = 1;
 	int ret = 0;
@@ -234,8 +238,12 @@ static int probe_address(const union io_address *a, socklen_t len)
 		return -errno;
 	if (a->sa.sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-	if (bind(fd, &a->sa, len) != 0)
-		ret = -errno;
+	for (int tries = 0; tries < PROBE_TRIES; tries++) {
+		ret = bind(fd, &a->sa, len) == 0 ? 0 : -errno;
+		if (ret != -EADDRINUSE)
+			break;
+		nanosleep(&pause, NULL);
+	}
 	close(fd);
 	return ret;
 }

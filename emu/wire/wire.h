@@ -152,7 +152,7 @@ struct wire_packet {
  * Decodes a packet.
  * @data, @len: from the BTH to the ICRC inclusive, bytes
  * @return 0, or -EBADMSG: a runt, an unknown opcode, a transport version other than 0, pad beyond
- * the length, payload where the opcode has none
+ * the length, a length that is no multiple of 4, payload where the opcode has none
  */
 int wire_decode(const uint8_t *data, size_t len, struct wire_packet *pkt);
 

@@ -2,6 +2,7 @@
 /* Device contexts: opening, closing, losing the daemon, and fork(). */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -139,11 +140,11 @@ static void process_init(void)
 /* Makes the connection a device context. fds: as struct vernic_reply says. @return 0 or errno */
 static int open_device(struct context *ctx, const char *name, int *fds)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_OPEN_DEVICE };
+	struct vernic_request req = {.command = VERNIC_CMD_OPEN_DEVICE};
 	struct vernic_reply reply;
 	int mem, error;
 
-	strncpy(req.open_device.name, name, sizeof(req.open_device.name) - 1);
+	snprintf(req.open_device.name, sizeof(req.open_device.name), "%s", name);
 	req.open_device.probe_addr = (uintptr_t)&probe_word;
 	req.open_device.probe_value = probe_word;
 	/* Lets the daemon, which is not our parent, at our memory where Yama restricts that. */
@@ -210,10 +211,8 @@ static int read_tables(struct context *ctx)
 /* Frees a context, half made or whole. */
 static void context_free(struct context *ctx)
 {
-	if (ctx->doorbells)
-		munmap(ctx->doorbells, (size_t)ctx->workers * ctx->doorbell_stride);
-	if (ctx->pages)
-		munmap((void *)ctx->pages, ctx->workers * sizeof(struct vernic_worker_page));
+	control_unmap(ctx, ctx->doorbells, (size_t)ctx->workers * ctx->doorbell_stride);
+	control_unmap(ctx, (void *)ctx->pages, ctx->workers * sizeof(struct vernic_worker_page));
 	for (uint32_t i = 0; i < VERNIC_MAX_WORKERS; i++) {
 		if (ctx->wake_fd[i] >= 0)
 			close(ctx->wake_fd[i]);

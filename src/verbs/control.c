@@ -28,7 +28,7 @@ static void complain(const char *path, const char *reason)
 /* Connects to the socket at path. @return the connection, or -1 and errno */
 static int connect_path(const char *path)
 {
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	int fd, error;
 
 	if (strlen(path) >= sizeof(addr.sun_path)) {
@@ -53,8 +53,8 @@ static int connect_path(const char *path)
 /* Exchanges hellos. @return 0 or a positive errno; EPROTO: said on stderr */
 static int hello(int fd, const char *path)
 {
-	struct vernic_hello h = { .magic = VERNIC_MAGIC, .version = VERNIC_ABI_VERSION };
-	struct timeval timeout = { .tv_sec = HELLO_TIMEOUT }, forever = { 0 };
+	struct vernic_hello h = {.magic = VERNIC_MAGIC, .version = VERNIC_ABI_VERSION};
+	struct timeval timeout = {.tv_sec = HELLO_TIMEOUT}, forever = {0};
 	char reason[96];
 	ssize_t n;
 
@@ -128,9 +128,9 @@ static int send_request(int ctl, const struct vernic_request *req, int send_fd)
 	union {
 		struct cmsghdr align;
 		char space[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-	struct iovec iov = { .iov_base = (void *)req, .iov_len = sizeof(*req) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	} control = {0};
+	struct iovec iov = {.iov_base = (void *)req, .iov_len = sizeof(*req)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 	struct cmsghdr *cmsg;
 	ssize_t n;
 
@@ -156,7 +156,7 @@ static int recv_reply(int ctl, struct vernic_reply *reply, int *fds, int max_fds
 		struct cmsghdr align;
 		char space[CMSG_SPACE(sizeof(int) * MAX_FDS)];
 	} control;
-	struct iovec iov = { .iov_base = reply, .iov_len = sizeof(*reply) };
+	struct iovec iov = {.iov_base = reply, .iov_len = sizeof(*reply)};
 	struct msghdr msg = {
 		.msg_iov = &iov,
 		.msg_iovlen = 1,
@@ -220,8 +220,7 @@ int control_call(struct context *ctx, const struct vernic_request *req, struct v
 	pthread_mutex_lock(&ctx->ctl_mutex);
 	/* After fork() the connection is the parent's: a child's request would mix into its. */
 	if (ctx->pid == getpid() && !context_dead(ctx)) {
-		if (send_request(ctx->ctl, req, -1) ||
-		    recv_reply(ctx->ctl, reply, fds, max_fds)) {
+		if (send_request(ctx->ctl, req, -1) || recv_reply(ctx->ctl, reply, fds, max_fds)) {
 			context_died(ctx);
 			close_fds(fds, max_fds);
 		} else {
@@ -237,7 +236,7 @@ int control_call(struct context *ctx, const struct vernic_request *req, struct v
 int control_destroy(struct context *ctx, enum vernic_command command, uint32_t handle,
 		    struct vernic_reply *reply)
 {
-	struct vernic_request req = { .command = command, .handle = handle };
+	struct vernic_request req = {.command = command, .handle = handle};
 	struct vernic_reply own;
 	int error;
 
@@ -247,7 +246,7 @@ int control_destroy(struct context *ctx, enum vernic_command command, uint32_t h
 
 void control_check(struct context *ctx)
 {
-	struct pollfd pfd = { .fd = ctx->ctl, .events = POLLRDHUP };
+	struct pollfd pfd = {.fd = ctx->ctl, .events = POLLRDHUP};
 
 	if (ctx->ctl >= 0 && poll(&pfd, 1, 0) > 0 &&
 	    (pfd.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)))
@@ -269,4 +268,10 @@ void *control_map(int fd, size_t size, int prot)
 	/* A forked child must not post on its parent's queues. */
 	madvise(p, size, MADV_DONTFORK);
 	return p;
+}
+
+void control_unmap(struct context *ctx, void *p, size_t size)
+{
+	if (p && !context_forked(ctx))
+		munmap(p, size);
 }

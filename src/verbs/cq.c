@@ -9,14 +9,13 @@
 #include "internal.h"
 
 /* What the extended polling functions can tell. */
-#define WC_FLAGS_KNOWN                                              \
-	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_SL |                \
-	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |                      \
+#define WC_FLAGS_KNOWN                                                                     \
+	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | \
 	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_CREATE_CHANNEL };
+	struct vernic_request req = {.command = VERNIC_CMD_CREATE_CHANNEL};
 	struct vernic_reply reply;
 	struct channel *channel;
 	int fd, error;
@@ -69,8 +68,7 @@ static void channel_count(struct ibv_comp_channel *channel, int n)
 /* Frees a CQ, half made or whole. */
 static void cq_free(struct cq *cq)
 {
-	if (cq->memory)
-		munmap(cq->memory, cq->size);
+	control_unmap(cq->ctx, cq->memory, cq->size);
 	pthread_mutex_destroy(&cq->ibv.mutex);
 	pthread_cond_destroy(&cq->ibv.cond);
 	free(cq);
@@ -79,7 +77,7 @@ static void cq_free(struct cq *cq)
 struct ibv_cq_ex *cq_create_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
 {
 	struct context *ctx = to_context(context);
-	struct vernic_request req = { .command = VERNIC_CMD_CREATE_CQ };
+	struct vernic_request req = {.command = VERNIC_CMD_CREATE_CQ};
 	struct vernic_reply reply;
 	struct cq *cq;
 	int fd, error;
@@ -99,13 +97,13 @@ struct ibv_cq_ex *cq_create_ex(struct ibv_context *context, struct ibv_cq_init_a
 	cq = aligned_alloc(VERNIC_CACHELINE, sizeof(*cq));
 	if (!cq)
 		return NULL;
-	*cq = (struct cq){ .ctx = ctx };
+	*cq = (struct cq){.ctx = ctx};
 	pthread_mutex_init(&cq->ibv.mutex, NULL);
 	pthread_cond_init(&cq->ibv.cond, NULL);
 
 	req.create_cq.cqe = attr->cqe;
-	req.create_cq.channel = attr->channel ? ((struct channel *)attr->channel)->handle :
-						UINT32_MAX;
+	req.create_cq.channel = attr->channel ? ((struct channel *)attr->channel)->handle
+					      : UINT32_MAX;
 	req.create_cq.comp_vector = attr->comp_vector;
 	error = control_call(ctx, &req, &reply, &fd, 1);
 	if (error)
@@ -208,7 +206,8 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 	pthread_mutex_unlock(&ctx->objects_mutex);
 
 	pthread_mutex_lock(&ibcq->mutex);
-	while (ibcq->comp_events_completed != comp || ibcq->async_events_completed != async)
+	while (!context_forked(ctx) &&
+	       (ibcq->comp_events_completed != comp || ibcq->async_events_completed != async))
 		pthread_cond_wait(&ibcq->cond, &ibcq->mutex);
 	pthread_mutex_unlock(&ibcq->mutex);
 	channel_count(ibcq->channel, -1);

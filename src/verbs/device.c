@@ -54,7 +54,7 @@ out:
 
 struct ibv_device **ibv_get_device_list(int *num_devices)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_LIST_DEVICES };
+	struct vernic_request req = {.command = VERNIC_CMD_LIST_DEVICES};
 	struct vernic_reply reply;
 	struct ibv_device **list, **more;
 	struct device *dev;
@@ -130,7 +130,7 @@ __be64 ibv_get_device_guid(struct ibv_device *device)
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_QUERY_DEVICE };
+	struct vernic_request req = {.command = VERNIC_CMD_QUERY_DEVICE};
 	struct vernic_reply reply;
 	int error;
 
@@ -143,7 +143,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 int device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		    struct ibv_device_attr_ex *attr, size_t size)
 {
-	struct ibv_device_attr_ex all = { 0 };
+	struct ibv_device_attr_ex all = {0};
 	int error;
 
 	if (input && input->comp_mask)
@@ -181,7 +181,7 @@ int device_query_rt_values(struct ibv_context *context, struct ibv_values_ex *va
 int device_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
 		      size_t size)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_QUERY_PORT };
+	struct vernic_request req = {.command = VERNIC_CMD_QUERY_PORT};
 	struct vernic_reply reply;
 	int error;
 
@@ -209,7 +209,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num,
 int device_query_gid(struct context *ctx, uint32_t port, uint32_t index,
 		     struct ibv_gid_entry *entry)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_QUERY_GID };
+	struct vernic_request req = {.command = VERNIC_CMD_QUERY_GID};
 	struct vernic_reply reply;
 	int error;
 
@@ -253,7 +253,7 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, unio
 int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
 		      struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size)
 {
-	struct ibv_gid_entry full = { 0 };
+	struct ibv_gid_entry full = {0};
 	int error;
 
 	if (flags)
@@ -302,8 +302,8 @@ int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned i
 		errno = error;
 		return -1;
 	}
-	*type = entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? GID_TYPE_SYSFS_ROCE_V2 :
-							 GID_TYPE_SYSFS_IB_ROCE_V1;
+	*type = entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? GID_TYPE_SYSFS_ROCE_V2
+						       : GID_TYPE_SYSFS_IB_ROCE_V1;
 	return 0;
 }
 

@@ -63,6 +63,11 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 	uint32_t handle;
 	ssize_t n;
 
+	/* What there is to read is the parent's. */
+	if (context_forked(ctx)) {
+		errno = EIO;
+		return -1;
+	}
 	do {
 		n = read(channel->fd, &handle, sizeof(handle));
 		if (n < 0)
@@ -136,6 +141,11 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	struct vernic_async_event raw;
 	ssize_t n;
 
+	/* What there is to read is the parent's. */
+	if (context_forked(ctx)) {
+		errno = EIO;
+		return -1;
+	}
 	do {
 		n = read(context->async_fd, &raw, sizeof(raw));
 		if (n < 0 && errno != ECONNRESET)

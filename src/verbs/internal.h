@@ -38,7 +38,7 @@
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
-#define OBJECT_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define OBJECT_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 /* ---- spinlock ------------------------------------------------------------------------------ */
 
@@ -100,9 +100,9 @@ struct context {
 	struct verbs_context verbs;
 	struct context *next; /* of all contexts, for fork() */
 	pthread_mutex_t ctl_mutex;
-	int ctl;	    /* the connection; -1 in a forked child */
-	pid_t pid;	    /* that opened it */
-	_Atomic uint32_t dead; /* the daemon is gone */
+	int ctl;			 /* the connection; -1 in a forked child */
+	pid_t pid;			 /* that opened it */
+	_Atomic uint32_t dead;		 /* the daemon is gone */
 	_Atomic uint32_t fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered */
 
 	uint32_t workers;
@@ -120,7 +120,7 @@ struct context {
 	pthread_mutex_t objects_mutex;
 	struct cq *cqs;
 	struct srq *srqs;
-	uint32_t qp_limit;	     /* every QP's index is below it */
+	uint32_t qp_limit;	   /* every QP's index is below it */
 	_Atomic(struct qp *) *qps; /* VERNIC_MAX_CONTEXT_QP, by qp_index */
 };
 
@@ -151,7 +151,7 @@ struct cq {
 	struct context *ctx;
 	struct cq *next; /* of the context */
 	void *memory;
-	size_t size; /* bytes mapped */
+	size_t size;		  /* bytes mapped */
 	uint32_t comp_delivered;  /* objects_mutex */
 	uint32_t async_delivered; /* objects_mutex */
 	bool single_threaded;	  /* the program said so: no lock */
@@ -162,10 +162,10 @@ struct cq {
 	uint32_t shift; /* log2(depth) */
 	struct vernic_cq_ring *ring;
 	struct vernic_cqe *cqe;
-	uint32_t empty_polls;		/* in a row */
-	uint64_t checked;		/* ms; the daemon was last seen alive */
+	uint32_t empty_polls;	      /* in a row */
+	uint64_t checked;	      /* ms; the daemon was last seen alive */
 	const struct vernic_cqe *cur; /* extended polling: the current one */
-	struct vernic_cqe flush;	/* made here when the daemon is gone */
+	struct vernic_cqe flush;      /* made here when the daemon is gone */
 };
 
 struct srq {
@@ -272,6 +272,12 @@ static inline bool context_dead(struct context *ctx)
 	return vernic_load_acquire(&ctx->dead) != 0;
 }
 
+/* @return whether this process is a child forked since the device was opened */
+static inline bool context_forked(const struct context *ctx)
+{
+	return ctx->ctl < 0;
+}
+
 /* ---- control.c ----------------------------------------------------------------------------- */
 
 /*
@@ -304,6 +310,9 @@ void control_check(struct context *ctx);
 
 /* Maps fd, which is closed. Not inherited over fork(). @return NULL and errno */
 void *control_map(int fd, size_t size, int prot);
+
+/* Unmaps it; in a forked child it is not there, and something else may be. p may be NULL. */
+void control_unmap(struct context *ctx, void *p, size_t size);
 
 /* ---- context.c ----------------------------------------------------------------------------- */
 

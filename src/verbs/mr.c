@@ -2,10 +2,10 @@
 /*
  * Memory regions.
  *
- * The daemon checks every access itself. What the library keeps is a table from lkey to address, for
- * copying small payloads when posting and polling. It is an open hash table, read without a lock:
- * a reader that meets a change (seq) looks again. Slot arrays that were outgrown stay until the
- * context is closed; together they are no larger than the one in use.
+ * The daemon checks every access itself. What the library keeps is a table from lkey to address,
+ * for copying small payloads when posting and polling. It is an open hash table, read without a
+ * lock: a reader that meets a change (seq) looks again. Slot arrays that were outgrown stay until
+ * the context is closed; together they are no larger than the one in use.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -129,7 +129,7 @@ static int table_reserve(struct mr_table *t)
 /* Enters a MR. @return 0 or ENOMEM */
 static int table_add(struct mr_table *t, uint32_t key, uint64_t iova, uint64_t length, void *addr)
 {
-	struct mr_slot entry = { .key = key, .iova = iova, .length = length };
+	struct mr_slot entry = {.key = key, .iova = iova, .length = length};
 	int error;
 
 	entry.addr = (uintptr_t)addr;
@@ -205,9 +205,8 @@ void *mr_table_translate(struct mr_table *t, uint32_t lkey, uint64_t addr, uint3
 		uint32_t seq = vernic_load_acquire(&t->seq);
 
 		if (!(seq & 1)) {
-			void *p = table_look(
-				atomic_load_explicit(&t->slots, memory_order_acquire), lkey, addr,
-				len);
+			void *p = table_look(atomic_load_explicit(&t->slots, memory_order_acquire),
+					     lkey, addr, len);
 
 			atomic_thread_fence(memory_order_acquire);
 			if (vernic_load_relaxed(&t->seq) == seq)
@@ -231,9 +230,9 @@ static bool can_populate(void)
 
 	if (!known) {
 		known = madvise((void *)((uintptr_t)&probe & ~(page - 1)), page,
-				MADV_POPULATE_READ) == 0 ?
-				1 :
-				-1;
+				MADV_POPULATE_READ) == 0
+				? 1
+				: -1;
 	}
 	return known > 0;
 }
@@ -248,9 +247,9 @@ static int populate(void *addr, size_t length, unsigned int access)
 	uintptr_t start = (uintptr_t)addr & ~(page - 1);
 	uintptr_t end = ((uintptr_t)addr + length + page - 1) & ~(page - 1);
 	int advice = access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-			       IBV_ACCESS_REMOTE_ATOMIC) ?
-			     MADV_POPULATE_WRITE :
-			     MADV_POPULATE_READ;
+			       IBV_ACCESS_REMOTE_ATOMIC)
+			     ? MADV_POPULATE_WRITE
+			     : MADV_POPULATE_READ;
 
 	if (!can_populate())
 		return 0;
@@ -281,14 +280,14 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 				unsigned int access)
 {
 	struct context *ctx = to_context(pd->context);
-	struct vernic_request req = { .command = VERNIC_CMD_REG_MR };
+	struct vernic_request req = {.command = VERNIC_CMD_REG_MR};
 	struct vernic_reply reply;
 	struct mr *mr;
 	int error;
 
 	error = check_access(access);
-	if (!error && (length == 0 || (uintptr_t)addr + length < (uintptr_t)addr ||
-		       iova + length < iova))
+	if (!error &&
+	    (length == 0 || (uintptr_t)addr + length < (uintptr_t)addr || iova + length < iova))
 		error = EINVAL;
 	if (!error)
 		error = populate(addr, length, access);

@@ -7,7 +7,7 @@
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_ALLOC_PD };
+	struct vernic_request req = {.command = VERNIC_CMD_ALLOC_PD};
 	struct vernic_reply reply;
 	struct pd *pd;
 	int error;

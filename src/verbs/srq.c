@@ -9,8 +9,7 @@
 /* Frees a SRQ, half made or whole. */
 static void srq_free(struct srq *srq)
 {
-	if (srq->memory)
-		munmap(srq->memory, srq->size);
+	control_unmap(srq->ctx, srq->memory, srq->size);
 	pthread_mutex_destroy(&srq->ibv.mutex);
 	pthread_cond_destroy(&srq->ibv.cond);
 	free(srq->free);
@@ -44,7 +43,7 @@ static int srq_map(struct srq *srq, const struct vernic_reply *reply, int fd)
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
 	struct context *ctx = to_context(pd->context);
-	struct vernic_request req = { .command = VERNIC_CMD_CREATE_SRQ };
+	struct vernic_request req = {.command = VERNIC_CMD_CREATE_SRQ};
 	struct vernic_reply reply;
 	struct srq *srq;
 	int fd, error;
@@ -52,7 +51,7 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 	srq = aligned_alloc(VERNIC_CACHELINE, sizeof(*srq));
 	if (!srq)
 		return NULL;
-	*srq = (struct srq){ .ctx = ctx };
+	*srq = (struct srq){.ctx = ctx};
 	pthread_mutex_init(&srq->ibv.mutex, NULL);
 	pthread_cond_init(&srq->ibv.cond, NULL);
 	req.create_srq.pd = pd->handle;
@@ -86,7 +85,7 @@ err:
 
 int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int attr_mask)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_MODIFY_SRQ, .handle = ibsrq->handle };
+	struct vernic_request req = {.command = VERNIC_CMD_MODIFY_SRQ, .handle = ibsrq->handle};
 	struct vernic_reply reply;
 
 	req.modify_srq.attr_mask = (uint32_t)attr_mask;
@@ -96,7 +95,7 @@ int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int attr_ma
 
 int ibv_query_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
 {
-	struct vernic_request req = { .command = VERNIC_CMD_QUERY_SRQ, .handle = ibsrq->handle };
+	struct vernic_request req = {.command = VERNIC_CMD_QUERY_SRQ, .handle = ibsrq->handle};
 	struct vernic_reply reply;
 	int error;
 
@@ -141,7 +140,7 @@ int ibv_destroy_srq(struct ibv_srq *ibsrq)
 	pthread_mutex_unlock(&ctx->objects_mutex);
 
 	pthread_mutex_lock(&ibsrq->mutex);
-	while (ibsrq->events_completed != delivered)
+	while (!context_forked(ctx) && ibsrq->events_completed != delivered)
 		pthread_cond_wait(&ibsrq->cond, &ibsrq->mutex);
 	pthread_mutex_unlock(&ibsrq->mutex);
 	srq_free(srq);

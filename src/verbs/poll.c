@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Polling completion queues.
+ *
+ * Theory of operation
+ * -------------------
+ * The next CQE is valid when its lap number is right. Taking it places what payload it carries,
+ * and frees the slots of the work request it completes; the consumer index is published once a
+ * call. ibv_poll_cq() and the extended functions share cq_take().
+ *
+ * Programs poll in a loop, and often on a machine with fewer cores than there are pollers and
+ * workers: after some empty polls each one gives the core away, and now and then looks whether the
+ * daemon is still there. If it is not, what is outstanding completes as flushed.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "internal.h"
+
+#define CHECK_INTERVAL 10 /* ms between looks at the daemon */
+
+/* Empty polls in a row before they yield: few where cores are few. */
+static uint32_t spin_limit(void)
+{
+	static _Atomic uint32_t limit;
+	uint32_t n = vernic_load_relaxed(&limit);
+	cpu_set_t set;
+	int cpus;
+
+	if (n)
+		return n;
+	CPU_ZERO(&set);
+	cpus = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+	n = cpus <= 1 ? 1 : cpus <= 4 ? 50 : 1000;
+	atomic_store_explicit(&limit, n, memory_order_relaxed);
+	return n;
+}
+
+/* An empty poll. @return whether there may be something now: the daemon turned out to be gone */
+static bool poll_idle(struct cq *cq)
+{
+	struct timespec ts;
+	uint64_t now;
+
+	if (++cq->empty_polls < spin_limit())
+		return false;
+	sched_yield();
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+	now = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	if (now - cq->checked < CHECK_INTERVAL || context_dead(cq->ctx))
+		return false;
+	cq->checked = now;
+	control_check(cq->ctx);
+	return context_dead(cq->ctx);
+}
+
+/* Places the payload a CQE carries. The daemon checked the SGEs and that it fits. */
+static void scatter(struct qp *qp, const struct vernic_cqe *cqe, const struct vernic_sge *sge,
+		    uint32_t count)
+{
+	const uint8_t *from = cqe->data;
+	uint32_t left = cqe->data_len;
+
+	if (left > VERNIC_CQE_DATA)
+		left = VERNIC_CQE_DATA;
+	for (uint32_t i = 0; i < count && left; i++) {
+		uint32_t n = sge[i].length < left ? sge[i].length : left;
+		void *to;
+
+		if (!n)
+			continue;
+		to = mr_table_translate(&qp->ctx->mrs, sge[i].lkey, sge[i].addr, n);
+		if (!to)
+			return; /* deregistered since */
+		memcpy(to, from, n);
+		from += n;
+		left -= n;
+	}
+}
+
+/* The same, to the SGEs of a receive WQE. */
+static void scatter_recv(struct qp *qp, const struct vernic_cqe *cqe, const void *slot,
+			 uint32_t max_sge)
+{
+	const struct vernic_recv_wqe *wqe = slot;
+
+	scatter(qp, cqe, (const void *)(wqe + 1), wqe->num_sge < max_sge ? wqe->num_sge : max_sge);
+}
+
+/* Takes a CQE's effects on its queue. @return false: its QP is gone */
+static bool consume(struct cq *cq, const struct vernic_cqe *cqe)
+{
+	struct qp *qp = NULL;
+	struct srq *srq;
+
+	if (cqe->qp_index < VERNIC_MAX_CONTEXT_QP)
+		qp = atomic_load_explicit(&cq->ctx->qps[cqe->qp_index], memory_order_acquire);
+	if (!qp || qp->ibv.qp_num != cqe->qp_num)
+		return false;
+	switch (cqe->queue) {
+	case VERNIC_CQE_SQ:
+		if (cqe->data_len) {
+			const struct vernic_send_wqe *wqe =
+				(const void *)(qp->sq.base +
+					       (size_t)(cqe->wqe & qp->sq.mask) * qp->sq.stride);
+
+			scatter(qp, cqe, (const void *)(wqe + 1), wqe->num_sge);
+		}
+		vernic_store_release(&qp->sq.tail, cqe->wqe + 1);
+		return true;
+	case VERNIC_CQE_RQ:
+		if (cqe->data_len)
+			scatter_recv(qp, cqe,
+				     qp->rq.base + (size_t)(cqe->wqe & qp->rq.mask) * qp->rq.stride,
+				     qp->rq.max_sge);
+		vernic_store_release(&qp->rq.tail, cqe->wqe + 1);
+		return true;
+	case VERNIC_CQE_SRQ:
+		srq = qp->srq;
+		if (!srq || cqe->wqe >= srq->slots)
+			return true;
+		if (cqe->data_len)
+			scatter_recv(qp, cqe, srq->wqe + (size_t)cqe->wqe * srq->stride,
+				     srq->max_sge);
+		srq_release(srq, cqe->wqe);
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* ---- the daemon is gone -------------------------------------------------------------------- */
+
+/* Flushes the oldest outstanding WR of a QP that completes on cq. @return false: there is none */
+static bool flush_qp(struct cq *cq, struct qp *qp)
+{
+	struct vernic_cqe *cqe = &cq->flush;
+	uint32_t tail;
+
+	if (qp->send_cq == cq) {
+		tail = vernic_load_acquire(&qp->sq.tail);
+		if (tail != vernic_load_acquire(&qp->ring->sq_prod)) {
+			const struct vernic_send_wqe *wqe =
+				(const void *)(qp->sq.base +
+					       (size_t)(tail & qp->sq.mask) * qp->sq.stride);
+
+			cqe->wr_id = wqe->wr_id;
+			cqe->opcode = IBV_WC_SEND;
+			vernic_store_release(&qp->sq.tail, tail + 1);
+			return true;
+		}
+	}
+	if (qp->recv_cq == cq && !qp->srq) {
+		tail = vernic_load_acquire(&qp->rq.tail);
+		if (tail != vernic_load_acquire(&qp->ring->rq_prod)) {
+			const struct vernic_recv_wqe *wqe =
+				(const void *)(qp->rq.base +
+					       (size_t)(tail & qp->rq.mask) * qp->rq.stride);
+
+			cqe->wr_id = wqe->wr_id;
+			cqe->opcode = IBV_WC_RECV & 0xff;
+			vernic_store_release(&qp->rq.tail, tail + 1);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* @return the next flushed completion, or NULL */
+static const struct vernic_cqe *flush_next(struct cq *cq)
+{
+	struct context *ctx = cq->ctx;
+	const struct vernic_cqe *cqe = NULL;
+
+	/* Whoever holds it destroys a QP, and may wait for our lock: the next poll looks again. */
+	if (pthread_mutex_trylock(&ctx->qp_mutex))
+		return NULL;
+	for (uint32_t i = 0; i < ctx->qp_limit && !cqe; i++) {
+		struct qp *qp = atomic_load(&ctx->qps[i]);
+
+		if (qp && flush_qp(cq, qp)) {
+			cq->flush.status = IBV_WC_WR_FLUSH_ERR;
+			cq->flush.qp_num = qp->ibv.qp_num;
+			cqe = &cq->flush;
+		}
+	}
+	pthread_mutex_unlock(&ctx->qp_mutex);
+	return cqe;
+}
+
+/* ---- taking CQEs --------------------------------------------------------------------------- */
+
+/*
+ * Takes the next completion. It stays readable until the consumer index is published, or the next
+ * call. The CQ's lock is held.
+ * @return NULL: there is none
+ */
+static const struct vernic_cqe *cq_take(struct cq *cq)
+{
+	for (;;) {
+		const struct vernic_cqe *cqe = &cq->cqe[cq->cons & cq->mask];
+
+		if (vernic_load_acquire(&cqe->lap) != (cq->cons >> cq->shift) + 1)
+			return context_dead(cq->ctx) ? flush_next(cq) : NULL;
+		cq->cons++;
+		if (consume(cq, cqe))
+			return cqe;
+	}
+}
+
+static void cq_publish(struct cq *cq)
+{
+	vernic_store_release(&cq->ring->cons, cq->cons);
+}
+
+/* Takes the CQ for the caller, unless the program said that it does so itself. */
+static void cq_lock(struct cq *cq)
+{
+	if (!cq->single_threaded)
+		spin_lock(&cq->lock);
+}
+
+static void cq_unlock(struct cq *cq)
+{
+	if (!cq->single_threaded)
+		spin_unlock(&cq->lock);
+}
+
+/* Translates a CQE. */
+static void fill_wc(struct ibv_wc *wc, const struct vernic_cqe *cqe)
+{
+	wc->wr_id = cqe->wr_id;
+	wc->status = cqe->status;
+	wc->opcode = cqe->opcode;
+	wc->vendor_err = cqe->vendor_err;
+	wc->byte_len = cqe->byte_len;
+	wc->imm_data = cqe->imm;
+	wc->qp_num = cqe->qp_num;
+	wc->src_qp = cqe->src_qp;
+	wc->wc_flags = cqe->wc_flags;
+	wc->pkey_index = cqe->pkey_index;
+	wc->slid = 0;
+	wc->sl = cqe->sl;
+	wc->dlid_path_bits = 0;
+}
+
+/* Takes up to num_entries completions. @return how many */
+static int take_batch(struct cq *cq, int num_entries, struct ibv_wc *wc)
+{
+	const struct vernic_cqe *cqe;
+	uint32_t before;
+	int n = 0;
+
+	cq_lock(cq);
+	before = cq->cons;
+	while (n < num_entries && (cqe = cq_take(cq)))
+		fill_wc(&wc[n++], cqe);
+	if (cq->cons != before)
+		cq_publish(cq);
+	if (n)
+		cq->empty_polls = 0;
+	cq_unlock(cq);
+	return n;
+}
+
+int poll_cq(struct ibv_cq *ibcq, int num_entries, struct ibv_wc *wc)
+{
+	struct cq *cq = to_cq(ibcq);
+	int n = take_batch(cq, num_entries, wc);
+
+	if (n == 0 && poll_idle(cq))
+		n = take_batch(cq, num_entries, wc);
+	return n;
+}
+
+/* ---- extended polling: ibv_create_cq_ex(3) ------------------------------------------------- */
+
+static struct cq *from_ex(struct ibv_cq_ex *ex)
+{
+	return OBJECT_OF(ex, struct cq, ex);
+}
+
+static int ex_next_poll(struct ibv_cq_ex *ex)
+{
+	struct cq *cq = from_ex(ex);
+	const struct vernic_cqe *cqe = cq_take(cq);
+
+	if (!cqe)
+		return ENOENT;
+	cq->cur = cqe;
+	ex->wr_id = cqe->wr_id;
+	ex->status = cqe->status;
+	return 0;
+}
+
+/* Success takes the CQ until ex_end_poll(). */
+static int ex_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	struct cq *cq = from_ex(ex);
+	int error;
+
+	if (attr->comp_mask)
+		return EINVAL;
+	do {
+		cq_lock(cq);
+		error = ex_next_poll(ex);
+		if (!error) {
+			cq->empty_polls = 0;
+			return 0;
+		}
+		/* CQEs of QPs that are gone may have been passed over. */
+		cq_publish(cq);
+		cq_unlock(cq);
+	} while (poll_idle(cq));
+	return error;
+}
+
+static void ex_end_poll(struct ibv_cq_ex *ex)
+{
+	struct cq *cq = from_ex(ex);
+
+	cq_publish(cq);
+	cq_unlock(cq);
+}
+
+static enum ibv_wc_opcode ex_read_opcode(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->opcode;
+}
+
+static uint32_t ex_read_vendor_err(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->vendor_err;
+}
+
+static uint32_t ex_read_byte_len(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->byte_len;
+}
+
+static __be32 ex_read_imm_data(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->imm;
+}
+
+static uint32_t ex_read_qp_num(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->qp_num;
+}
+
+static uint32_t ex_read_src_qp(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->src_qp;
+}
+
+static unsigned int ex_read_wc_flags(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->wc_flags;
+}
+
+/* RoCE has no LIDs. */
+static uint32_t ex_read_slid(struct ibv_cq_ex *ex)
+{
+	return 0;
+}
+
+static uint8_t ex_read_sl(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->sl;
+}
+
+static uint8_t ex_read_dlid_path_bits(struct ibv_cq_ex *ex)
+{
+	return 0;
+}
+
+static uint64_t ex_read_completion_ts(struct ibv_cq_ex *ex)
+{
+	return from_ex(ex)->cur->timestamp;
+}
+
+static uint64_t timespec_ns(const struct timespec *ts)
+{
+	return (uint64_t)ts->tv_sec * 1000000000 + (uint64_t)ts->tv_nsec;
+}
+
+static uint64_t ex_read_completion_wallclock_ns(struct ibv_cq_ex *ex)
+{
+	struct timespec wall, mono;
+
+	clock_gettime(CLOCK_REALTIME, &wall);
+	clock_gettime(CLOCK_MONOTONIC, &mono);
+	return from_ex(ex)->cur->timestamp + (timespec_ns(&wall) - timespec_ns(&mono));
+}
+
+void poll_ex_init(struct cq *cq)
+{
+	struct ibv_cq_ex *ex = &cq->ex;
+
+	ex->start_poll = ex_start_poll;
+	ex->next_poll = ex_next_poll;
+	ex->end_poll = ex_end_poll;
+	ex->read_opcode = ex_read_opcode;
+	ex->read_vendor_err = ex_read_vendor_err;
+	ex->read_byte_len = ex_read_byte_len;
+	ex->read_imm_data = ex_read_imm_data;
+	ex->read_qp_num = ex_read_qp_num;
+	ex->read_src_qp = ex_read_src_qp;
+	ex->read_wc_flags = ex_read_wc_flags;
+	ex->read_slid = ex_read_slid;
+	ex->read_sl = ex_read_sl;
+	ex->read_dlid_path_bits = ex_read_dlid_path_bits;
+	ex->read_completion_ts = ex_read_completion_ts;
+	ex->read_completion_wallclock_ns = ex_read_completion_wallclock_ns;
+}

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Queue pairs: making, changing, querying, destroying. Posting is post.c. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "internal.h"
+
+/* IBV_QP_EX_WITH_* of an opcode, for what a QP type may be asked to build. */
+static const struct {
+	uint64_t op;
+	enum ibv_wr_opcode opcode;
+} send_ops[] = {
+	{IBV_QP_EX_WITH_RDMA_WRITE, IBV_WR_RDMA_WRITE},
+	{IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM},
+	{IBV_QP_EX_WITH_SEND, IBV_WR_SEND},
+	{IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_WR_SEND_WITH_IMM},
+	{IBV_QP_EX_WITH_RDMA_READ, IBV_WR_RDMA_READ},
+	{IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_CMP_AND_SWP},
+	{IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_FETCH_AND_ADD},
+};
+
+/* @return whether a QP type can build all of IBV_QP_EX_WITH_* in ops */
+static bool send_ops_known(enum ibv_qp_type type, uint64_t ops)
+{
+	for (size_t i = 0; i < sizeof(send_ops) / sizeof(send_ops[0]); i++) {
+		if (post_opcodes(type) & (1u << send_ops[i].opcode))
+			ops &= ~send_ops[i].op;
+	}
+	return ops == 0;
+}
+
+/* Frees a QP, half made or whole. */
+static void qp_free(struct qp *qp)
+{
+	control_unmap(qp->ctx, qp->ring, qp->size);
+	pthread_mutex_destroy(&qp->ibv.mutex);
+	pthread_cond_destroy(&qp->ibv.cond);
+	free(qp);
+}
+
+/* Checks what the daemon cannot, or need not. @return 0 or a positive errno */
+static int check_attr(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr)
+{
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+			       IBV_QP_INIT_ATTR_CREATE_FLAGS;
+
+	if (attr->comp_mask & ~known)
+		return EOPNOTSUPP;
+	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr->create_flags)
+		return EOPNOTSUPP;
+	if (!post_opcodes(attr->qp_type))
+		return EOPNOTSUPP;
+	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
+	    !send_ops_known(attr->qp_type, attr->send_ops_flags))
+		return EOPNOTSUPP;
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd || !attr->send_cq ||
+	    !attr->recv_cq)
+		return EINVAL;
+	if (attr->pd->context != context || attr->send_cq->context != context ||
+	    attr->recv_cq->context != context || (attr->srq && attr->srq->context != context))
+		return EINVAL;
+	if (attr->srq && attr->qp_type == IBV_QPT_UC)
+		return EINVAL;
+	return 0;
+}
+
+/* Ties a QP to what the daemon made. @return 0 or a positive errno */
+static int qp_map(struct qp *qp, const struct vernic_reply *reply, int fd)
+{
+	struct context *ctx = qp->ctx;
+	uint8_t *memory;
+
+	qp->size = reply->create_qp.size;
+	memory = control_map(fd, qp->size, PROT_READ | PROT_WRITE);
+	if (!memory)
+		return errno;
+	qp->ring = (void *)memory;
+	if (reply->create_qp.worker >= ctx->workers ||
+	    reply->create_qp.qp_index >= VERNIC_MAX_CONTEXT_QP)
+		return EPROTO;
+	qp->doorbell =
+		(void *)(ctx->doorbells + (size_t)reply->create_qp.worker * ctx->doorbell_stride);
+	qp->page = &ctx->pages[reply->create_qp.worker];
+	qp->wake_fd = ctx->wake_fd[reply->create_qp.worker];
+	qp->index = reply->create_qp.qp_index;
+
+	qp->sq.base = memory + reply->create_qp.sq_offset;
+	qp->sq.mask = reply->create_qp.sq_depth - 1;
+	qp->sq.stride = reply->create_qp.sq_stride;
+	qp->sq.data_size = reply->create_qp.sq_data;
+	qp->sq.data_offset = qp->sq.stride - qp->sq.data_size;
+	qp->sq.max_wr = reply->create_qp.cap.max_send_wr;
+	qp->sq.max_sge = reply->create_qp.cap.max_send_sge;
+	qp->sq.max_inline = reply->create_qp.cap.max_inline_data;
+	if (reply->create_qp.rq_depth) {
+		qp->rq.base = memory + reply->create_qp.rq_offset;
+		qp->rq.mask = reply->create_qp.rq_depth - 1;
+		qp->rq.stride = reply->create_qp.rq_stride;
+		qp->rq.max_wr = reply->create_qp.cap.max_recv_wr;
+		qp->rq.max_sge = reply->create_qp.cap.max_recv_sge;
+	}
+	return 0;
+}
+
+/* Asks the daemon for a QP and publishes it; under qp_mutex. @return 0 or a positive errno */
+static int qp_make(struct qp *qp, struct ibv_qp_init_attr_ex *attr)
+{
+	struct context *ctx = qp->ctx;
+	struct vernic_request req = {.command = VERNIC_CMD_CREATE_QP};
+	struct vernic_reply reply;
+	int fd, error;
+
+	req.create_qp.pd = attr->pd->handle;
+	req.create_qp.send_cq = attr->send_cq->handle;
+	req.create_qp.recv_cq = attr->recv_cq->handle;
+	req.create_qp.srq = attr->srq ? attr->srq->handle : UINT32_MAX;
+	req.create_qp.qp_type = attr->qp_type;
+	req.create_qp.sq_sig_all = attr->sq_sig_all != 0;
+	req.create_qp.cap = attr->cap;
+	if (attr->srq) {
+		req.create_qp.cap.max_recv_wr = 0;
+		req.create_qp.cap.max_recv_sge = 0;
+	}
+	error = control_call(ctx, &req, &reply, &fd, 1);
+	if (error)
+		return error;
+	error = qp_map(qp, &reply, fd);
+	if (error) {
+		control_destroy(ctx, VERNIC_CMD_DESTROY_QP, reply.handle, NULL);
+		return error;
+	}
+	attr->cap = reply.create_qp.cap;
+	qp->ibv.handle = reply.handle;
+	qp->ibv.qp_num = reply.create_qp.qp_num;
+	atomic_store_explicit(&ctx->qps[qp->index], qp, memory_order_release);
+	if (qp->index >= ctx->qp_limit)
+		ctx->qp_limit = qp->index + 1;
+	return 0;
+}
+
+struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+	struct context *ctx = to_context(context);
+	struct qp *qp;
+	int error;
+
+	error = check_attr(context, attr);
+	if (error) {
+		errno = error;
+		return NULL;
+	}
+	qp = aligned_alloc(VERNIC_CACHELINE, sizeof(*qp));
+	if (!qp)
+		return NULL;
+	*qp = (struct qp){
+		.ctx = ctx,
+		.send_cq = to_cq(attr->send_cq),
+		.recv_cq = to_cq(attr->recv_cq),
+		.srq = attr->srq ? to_srq(attr->srq) : NULL,
+		.sq_sig_all = attr->sq_sig_all != 0,
+		.max_msg = attr->qp_type == IBV_QPT_UD ? UINT32_MAX : VERNIC_MAX_MSG_SIZE,
+		.extended = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0,
+	};
+	pthread_mutex_init(&qp->ibv.mutex, NULL);
+	pthread_cond_init(&qp->ibv.cond, NULL);
+	qp->ibv.context = context;
+	qp->ibv.qp_context = attr->qp_context;
+	qp->ibv.pd = attr->pd;
+	qp->ibv.send_cq = attr->send_cq;
+	qp->ibv.recv_cq = attr->recv_cq;
+	qp->ibv.srq = attr->srq;
+	qp->ibv.state = IBV_QPS_RESET;
+	qp->ibv.qp_type = attr->qp_type;
+	qp->sq.opcodes = post_opcodes(attr->qp_type);
+	if (qp->extended)
+		post_wr_init(qp);
+
+	pthread_mutex_lock(&ctx->qp_mutex);
+	error = qp_make(qp, attr);
+	pthread_mutex_unlock(&ctx->qp_mutex);
+	if (error) {
+		qp_free(qp);
+		errno = error;
+		return NULL;
+	}
+	return &qp->ibv;
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex ex = {
+		.qp_context = attr->qp_context,
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd,
+	};
+	struct ibv_qp *qp = qp_create_ex(pd->context, &ex);
+
+	if (qp)
+		attr->cap = ex.cap;
+	return qp;
+}
+
+struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *ibqp)
+{
+	struct qp *qp = to_qp(ibqp);
+
+	return qp->extended ? &qp->ex : NULL;
+}
+
+/* Takes what a QP left in its CQs out of them, and gives its SRQ slots back. */
+static void qp_clean(struct qp *qp, uint32_t srq_slot)
+{
+	cq_clean(qp->send_cq, qp->index, qp->ibv.qp_num, qp->srq);
+	if (qp->recv_cq != qp->send_cq)
+		cq_clean(qp->recv_cq, qp->index, qp->ibv.qp_num, qp->srq);
+	if (qp->srq && srq_slot != VERNIC_NO_SLOT)
+		srq_release(qp->srq, srq_slot);
+}
+
+/* Both queues are empty again. */
+static void qp_reset(struct qp *qp, uint32_t srq_slot)
+{
+	qp_clean(qp, srq_slot);
+	spin_lock(&qp->sq.lock);
+	qp->sq.head = 0;
+	vernic_store_release(&qp->sq.tail, 0);
+	spin_unlock(&qp->sq.lock);
+	spin_lock(&qp->rq.lock);
+	qp->rq.head = 0;
+	vernic_store_release(&qp->rq.tail, 0);
+	spin_unlock(&qp->rq.lock);
+}
+
+int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask)
+{
+	struct qp *qp = to_qp(ibqp);
+	struct vernic_request req = {.command = VERNIC_CMD_MODIFY_QP, .handle = ibqp->handle};
+	struct vernic_reply reply;
+	int error;
+
+	req.modify_qp.attr_mask = (uint32_t)attr_mask;
+	req.modify_qp.attr = *attr;
+	error = control_call(qp->ctx, &req, &reply, NULL, 0);
+	if (error)
+		return error;
+	ibqp->state = reply.modify_qp.state;
+	if ((attr_mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET)
+		qp_reset(qp, reply.modify_qp.srq_slot);
+	return 0;
+}
+
+int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask,
+		 struct ibv_qp_init_attr *init_attr)
+{
+	struct vernic_request req = {.command = VERNIC_CMD_QUERY_QP, .handle = ibqp->handle};
+	struct vernic_reply reply;
+	int error;
+
+	error = control_call(to_context(ibqp->context), &req, &reply, NULL, 0);
+	if (error)
+		return error;
+	*attr = reply.query_qp.attr;
+	attr->cap = reply.query_qp.cap;
+	ibqp->state = attr->qp_state;
+	if (init_attr) {
+		*init_attr = (struct ibv_qp_init_attr){
+			.qp_context = ibqp->qp_context,
+			.send_cq = ibqp->send_cq,
+			.recv_cq = ibqp->recv_cq,
+			.srq = ibqp->srq,
+			.cap = reply.query_qp.cap,
+			.qp_type = ibqp->qp_type,
+			.sq_sig_all = (int)reply.query_qp.sq_sig_all,
+		};
+	}
+	return 0;
+}
+
+int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+{
+	/* The daemon places the bytes of all messages of a QP in order of address and of sending.
+	 */
+	return flags == 0 && (unsigned int)op < 32 && (post_opcodes(qp->qp_type) & (1u << op));
+}
+
+int ibv_destroy_qp(struct ibv_qp *ibqp)
+{
+	struct qp *qp = to_qp(ibqp);
+	struct context *ctx = qp->ctx;
+	struct vernic_reply reply = {.modify_qp.srq_slot = VERNIC_NO_SLOT};
+	uint32_t delivered;
+	int error;
+
+	/* No other thread gets a QP of the same index before this one is out of the tables. */
+	pthread_mutex_lock(&ctx->qp_mutex);
+	error = control_destroy(ctx, VERNIC_CMD_DESTROY_QP, ibqp->handle, &reply);
+	if (error) {
+		pthread_mutex_unlock(&ctx->qp_mutex);
+		return error;
+	}
+	if (!context_forked(ctx))
+		qp_clean(qp, context_dead(ctx) ? VERNIC_NO_SLOT : reply.modify_qp.srq_slot);
+	pthread_mutex_lock(&ctx->objects_mutex);
+	atomic_store(&ctx->qps[qp->index], NULL);
+	delivered = qp->delivered;
+	pthread_mutex_unlock(&ctx->objects_mutex);
+	pthread_mutex_unlock(&ctx->qp_mutex);
+
+	pthread_mutex_lock(&ibqp->mutex);
+	while (!context_forked(ctx) && ibqp->events_completed != delivered)
+		pthread_cond_wait(&ibqp->cond, &ibqp->mutex);
+	pthread_mutex_unlock(&ibqp->mutex);
+	qp_free(qp);
+	return 0;
+}
+
+/* ---- enhanced connection establishment: there are no vendor options ------------------------ */
+
+int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	*ece = (struct ibv_ece){0};
+	errno = EOPNOTSUPP;
+	return EOPNOTSUPP;
+}
+
+int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	errno = EOPNOTSUPP;
+	return EOPNOTSUPP;
+}
