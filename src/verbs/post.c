@@ -24,12 +24,6 @@
 #define OPS_ATOMIC (OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD))
 #define OPS_GET (OP(RDMA_READ) | OPS_ATOMIC) /* the SGEs are written, not read */
 
-static_assert(sizeof(struct ibv_sge) == sizeof(struct vernic_sge) &&
-		      offsetof(struct ibv_sge, addr) == offsetof(struct vernic_sge, addr) &&
-		      offsetof(struct ibv_sge, length) == offsetof(struct vernic_sge, length) &&
-		      offsetof(struct ibv_sge, lkey) == offsetof(struct vernic_sge, lkey),
-	      "an SGE goes into a WQE as it is");
-
 uint32_t post_opcodes(enum ibv_qp_type type)
 {
 	switch (type) {
@@ -42,6 +36,15 @@ uint32_t post_opcodes(enum ibv_qp_type type)
 	default:
 		return 0;
 	}
+}
+
+/* Puts SGEs behind a WQE; a list of none may be NULL. */
+static void write_sges(void *to, const struct ibv_sge *sge, size_t count)
+{
+	struct vernic_sge *out = to;
+
+	for (size_t i = 0; i < count; i++)
+		out[i] = (struct vernic_sge){sge[i].addr, sge[i].length, sge[i].lkey};
 }
 
 /* ---- the send queue ------------------------------------------------------------------------ */
@@ -143,7 +146,7 @@ int post_set_sges(struct qp *qp, struct vernic_send_wqe *wqe, const struct ibv_s
 		return EINVAL;
 	wqe->num_sge = (uint8_t)count;
 	wqe->length = (uint32_t)length;
-	memcpy(wqe + 1, sge, count * sizeof(*sge));
+	write_sges(wqe + 1, sge, count);
 	if (length && length <= qp->sq.data_size && !(OPS_GET & (1u << wqe->opcode)))
 		copy_payload(qp, wqe, sge, count);
 	return 0;
@@ -253,7 +256,7 @@ static void write_recv(void *slot, const struct ibv_recv_wr *wr)
 
 	wqe->wr_id = wr->wr_id;
 	wqe->num_sge = (uint32_t)wr->num_sge;
-	memcpy(wqe + 1, wr->sg_list, (size_t)wr->num_sge * sizeof(*wr->sg_list));
+	write_sges(wqe + 1, wr->sg_list, (size_t)wr->num_sge);
 }
 
 int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
