@@ -59,25 +59,27 @@ int client_create_qp(struct host *h, struct client_qp *qp, enum ibv_qp_type type
 
 	*qp = (struct client_qp){
 		.host = h,
-		.p = {
-			.dev = &h->dev,
-			.pd = &h->pd,
-			.send_cq = &send_cq->cq,
-			.recv_cq = &recv_cq->cq,
-			.type = type,
-			.sq_sig_all = sig_all,
-			.index = index,
-			.cap = {
-				.max_send_wr = sq_depth,
-				.max_recv_wr = rq_depth,
-				.max_send_sge = CLIENT_MAX_SGE,
-				.max_recv_sge = CLIENT_MAX_SGE,
-				.max_inline_data = CLIENT_SQ_DATA,
+		.p =
+			{
+				.dev = &h->dev,
+				.pd = &h->pd,
+				.send_cq = &send_cq->cq,
+				.recv_cq = &recv_cq->cq,
+				.type = type,
+				.sq_sig_all = sig_all,
+				.index = index,
+				.cap =
+					{
+						.max_send_wr = sq_depth,
+						.max_recv_wr = rq_depth,
+						.max_send_sge = CLIENT_MAX_SGE,
+						.max_recv_sge = CLIENT_MAX_SGE,
+						.max_inline_data = CLIENT_SQ_DATA,
+					},
+				.sq_depth = sq_depth,
+				.rq_depth = rq_depth,
+				.sq_data = CLIENT_SQ_DATA,
 			},
-			.sq_depth = sq_depth,
-			.rq_depth = rq_depth,
-			.sq_data = CLIENT_SQ_DATA,
-		},
 	};
 	qp->p.sq_stride = (uint32_t)round_up(sizeof(struct vernic_send_wqe) + sges + CLIENT_SQ_DATA,
 					     VERNIC_CACHELINE);
@@ -100,7 +102,7 @@ void client_destroy_qp(struct client_qp *qp)
 	if (qp->qp)
 		qp_destroy(qp->qp);
 	free(qp->memory);
-	*qp = (struct client_qp){ 0 };
+	*qp = (struct client_qp){0};
 }
 
 void client_post_send(struct client_qp *qp, const struct vernic_send_wqe *wqe,
@@ -119,7 +121,7 @@ void client_post_recv(struct client_qp *qp, uint64_t wr_id, const struct vernic_
 		      uint32_t num_sge)
 {
 	uint8_t *slot = qp->p.rq + (size_t)(qp->rq_prod % qp->p.rq_depth) * qp->p.rq_stride;
-	struct vernic_recv_wqe wqe = { .wr_id = wr_id, .num_sge = num_sge };
+	struct vernic_recv_wqe wqe = {.wr_id = wr_id, .num_sge = num_sge};
 
 	memcpy(slot, &wqe, sizeof(wqe));
 	memcpy(slot + sizeof(wqe), sge, num_sge * sizeof(*sge));

@@ -29,7 +29,8 @@
 #define US UINT64_C(1000) /* in ns */
 #define MS UINT64_C(1000000)
 
-/* ---- random numbers --------------------------------------------------------------------------- */
+/* ---- random numbers ---------------------------------------------------------------------------
+ */
 
 /* A splitmix64 generator: small, and good enough from any seed. */
 struct rng {
@@ -57,7 +58,8 @@ static inline bool rng_chance(struct rng *r, double p)
 	return (double)(rng_next(r) >> 11) < p * 0x1p53;
 }
 
-/* ---- the world ---------------------------------------------------------------------------------- */
+/* ---- the world ----------------------------------------------------------------------------------
+ */
 
 struct world;
 struct host;
@@ -65,11 +67,13 @@ struct packet;
 
 /* What a run is asked to do. */
 struct options {
-	enum ibv_qp_type type; /* RC, UC or UD */
+	enum ibv_qp_type type;		    /* RC, UC or UD */
 	double loss, dup, reorder, corrupt; /* probability for each packet */
 	uint32_t ops;			    /* operations of a seed, all QPs together */
 	bool trace;
 };
+
+#define SIM_MAX_SLOT 64 /* QPN slots of an engine, more than a program has QPs */
 
 /* The memory of a client: what is there, and what should be. Addresses are base + offset. */
 struct mm {
@@ -87,13 +91,15 @@ struct host {
 	struct device dev;
 	struct pd pd;
 	struct mm mm;
-	struct mr mr; /* all of mm */
-	struct timer wake; /* the engine runs */
+	struct mr mr;		      /* all of mm */
+	struct timer wake;	      /* the engine runs */
 	struct packet *rx, **rx_tail; /* arrived, not handed to the engine yet */
-	uint64_t link_free; /* when the wire towards the peer is free, ns */
+	/* By QPN slot: no request before this time, ns; see hand_in(). */
+	uint64_t rnr_until[SIM_MAX_SLOT];
+	uint64_t link_free;		  /* when the wire towards the peer is free, ns */
 	void (*on_event)(struct host *h); /* a completion event */
-	struct timer poll; /* the client looks at its CQs; the program's */
-	uint32_t idle;	   /* polls that found nothing, in a row */
+	struct timer poll;		  /* the client looks at its CQs; the program's */
+	uint32_t idle;			  /* polls that found nothing, in a row */
 };
 
 struct world {
@@ -103,11 +109,11 @@ struct world {
 	struct rng net;	 /* the channel's and the hosts' choices */
 	struct rng prog; /* the program's */
 	struct host host[2];
-	uint64_t delay; /* of the channel, ns */
+	uint64_t delay;		    /* of the channel, ns */
 	uint32_t max_train, window; /* bytes */
-	double merge;	/* probability that a packet that could join a train does */
-	double busy;	/* probability that a port takes nothing just now */
-	uint32_t in_flight; /* packets sent and not handed to an engine yet */
+	double merge;		    /* probability that a packet that could join a train does */
+	double busy;		    /* probability that a port takes nothing just now */
+	uint32_t in_flight;	    /* packets sent and not handed to an engine yet */
 	uint64_t steps;
 	char failure[200]; /* the first thing that went wrong; empty: nothing yet */
 };
@@ -117,6 +123,7 @@ struct totals {
 	uint64_t packets;
 	uint64_t corrupted;
 	uint64_t icrc_missed; /* corrupted packets the ICRC check took for good */
+	struct engine_counters engine;
 };
 extern struct totals totals;
 
@@ -149,7 +156,8 @@ void mm_fill(struct mm *mm, size_t offset, const void *data, size_t len);
 /* Frees what is kept from seed to seed. */
 void world_free_all(void);
 
-/* ---- the client --------------------------------------------------------------------------------- */
+/* ---- the client ---------------------------------------------------------------------------------
+ */
 
 #define CLIENT_MAX_SGE 4
 #define CLIENT_SQ_DATA 256 /* bytes of a send WQE's data area */
@@ -200,7 +208,8 @@ void client_post_recv(struct client_qp *qp, uint64_t wr_id, const struct vernic_
 		      uint32_t num_sge);
 void client_doorbell(struct client_qp *qp);
 
-/* ---- the program -------------------------------------------------------------------------------- */
+/* ---- the program --------------------------------------------------------------------------------
+ */
 
 /* Runs one seed. @return true if it passed; else reason is filled in */
 bool program_run(uint64_t seed, const struct options *opt, char *reason, size_t reason_len);

@@ -31,7 +31,8 @@ struct totals totals;
 static struct packet *all_packets, *free_packets;
 static struct mm spare_mm[2];
 
-/* ---- failure, time, memory ---------------------------------------------------------------------- */
+/* ---- failure, time, memory ----------------------------------------------------------------------
+ */
 
 void world_fail(struct world *w, const char *fmt, ...)
 {
@@ -99,7 +100,8 @@ void mm_fill(struct mm *mm, size_t offset, const void *data, size_t len)
 	memcpy(mm->model + offset, data, len);
 }
 
-/* ---- dma backend -------------------------------------------------------------------------------- */
+/* ---- dma backend --------------------------------------------------------------------------------
+ */
 
 /* Copies between two iovec lists of the same length in bytes. @write: from local to remote */
 static int transfer(struct mm *mm, const struct iovec *local, unsigned nlocal,
@@ -149,9 +151,10 @@ static int sim_writev(struct mm *mm, const struct iovec *local, unsigned nlocal,
 	return transfer(mm, local, nlocal, remote, nremote, true);
 }
 
-static const struct dma_backend sim_dma_backend = { sim_readv, sim_writev };
+static const struct dma_backend sim_dma_backend = {sim_readv, sim_writev};
 
-/* ---- packets ------------------------------------------------------------------------------------ */
+/* ---- packets ------------------------------------------------------------------------------------
+ */
 
 static struct packet *packet_new(void)
 {
@@ -180,8 +183,8 @@ static struct icrc_address addresses(unsigned int from)
 	return (struct icrc_address){
 		.src_port = 0xc000,
 		.dst_port = ROCE_UDP_PORT,
-		.src = { 10, 0, 0, (uint8_t)(1 + from) },
-		.dst = { 10, 0, 0, (uint8_t)(2 - from) },
+		.src = {10, 0, 0, (uint8_t)(1 + from)},
+		.dst = {10, 0, 0, (uint8_t)(2 - from)},
 	};
 }
 
@@ -218,7 +221,8 @@ static void trace(const struct world *w, const struct packet *p, const char *wha
 	       pkt.dest_qpn, pkt.psn, pkt.payload_len, pkt.ackreq ? " ackreq" : "", aeth);
 }
 
-/* ---- the channel -------------------------------------------------------------------------------- */
+/* ---- the channel --------------------------------------------------------------------------------
+ */
 
 /*
  * Whether a connection's packets pass unharmed: those of a QP that has used up most of its retries.
@@ -242,6 +246,8 @@ static void damage(struct world *w, struct packet *p)
 	for (uint32_t n = 1 + rng_below(&w->net, 4); n > 0; n--) {
 		uint32_t bit = rng_below(&w->net, 8 * p->len);
 
+		if (bit / 8 == 4)
+			continue; /* FECN and BECN: no ICRC covers them, and they harm nothing */
 		p->data[bit / 8] ^= (uint8_t)(1u << bit % 8);
 	}
 }
@@ -299,7 +305,8 @@ static void channel_send(struct world *w, struct packet *p)
 	deliver(w, p, extra);
 }
 
-/* ---- sending: from a train to packets ----------------------------------------------------------- */
+/* ---- sending: from a train to packets -----------------------------------------------------------
+ */
 
 struct burst {
 	struct world *world;
@@ -354,6 +361,11 @@ static bool train_is_good(struct world *w, const struct qp *qp, const struct tra
 	return !world_failed(w);
 }
 
+static bool kind_is_request(unsigned int kind)
+{
+	return kind != KIND_ACK && kind != KIND_ATOMIC_ACK && kind != KIND_READ_RESPONSE;
+}
+
 /* engine_ops.tx */
 static void sim_tx(struct engine *e, struct qp *qp, const struct train *t)
 {
@@ -365,6 +377,11 @@ static void sim_tx(struct engine *e, struct qp *qp, const struct train *t)
 
 	if (!train_is_good(w, qp, t))
 		return;
+	if (t->service == WIRE_RC && kind_is_request(t->kind) &&
+	    w->now < h->rnr_until[QPN_SLOT(qp->qpn)]) {
+		world_fail(w, "QP %#x sends a request before its RNR timer is over", qp->qpn);
+		return;
+	}
 	b = dma_scratch(e->dma, (uint32_t)(sizeof(*b) + t->count * sizeof(b->packet[0])));
 	b->world = w;
 	b->count = t->count;
@@ -377,12 +394,11 @@ static void sim_tx(struct engine *e, struct qp *qp, const struct train *t)
 			.pkey = t->pkey,
 			.dest_qpn = t->dst_qpn,
 			.psn = psn_add(t->psn, i),
-			.reth = { t->reth.va, t->reth.rkey, t->reth.length },
-			.atomic = { t->reth.va, t->reth.rkey, t->atomic.swap_add,
-				    t->atomic.compare },
-			.aeth = { t->aeth.syndrome, t->aeth.msn },
+			.reth = {t->reth.va, t->reth.rkey, t->reth.length},
+			.atomic = {t->reth.va, t->reth.rkey, t->atomic.swap_add, t->atomic.compare},
+			.aeth = {t->aeth.syndrome, t->aeth.msn},
 			.atomic_orig = t->atomic_orig,
-			.deth = { t->qkey, t->src_qpn },
+			.deth = {t->qkey, t->src_qpn},
 			.imm = t->imm_data,
 			.solicited = last && t->solicited,
 			.ackreq = last && t->ackreq,
@@ -410,19 +426,20 @@ static void sim_tx(struct engine *e, struct qp *qp, const struct train *t)
 		p->to = &w->host[!h->id];
 		p->qp = qp;
 		p->len = (uint32_t)head + pkt.payload_len + pkt.pad;
-		seg[i] = (struct dma_segment){ .addr = (uintptr_t)(p->data + head),
-					       .len = pkt.payload_len };
+		seg[i] = (struct dma_segment){.addr = (uintptr_t)(p->data + head),
+					      .len = pkt.payload_len};
 	}
 	op = dma_submit(e->dma);
 	op->done = gathered;
 	op->ctx = b;
 	if (t->payload.len) {
 		op->src = t->payload;
-		op->dst = (struct dma_list){ seg, b->count, t->payload.len };
+		op->dst = (struct dma_list){seg, b->count, t->payload.len};
 	}
 }
 
-/* ---- receiving: from packets to trains ---------------------------------------------------------- */
+/* ---- receiving: from packets to trains ----------------------------------------------------------
+ */
 
 static void packet_arrive(struct timer *t, uint64_t now)
 {
@@ -447,7 +464,7 @@ static bool packet_check(struct world *w, struct packet *p, struct wire_packet *
 	/*
 	 * The kernel's UDP checksum stands before the ICRC. Here it is looked at last: what only it
 	 * finds has got past the ICRC check, which one corrupted packet in 8,192 may, as that check
-	 * has to guess the IP header. The masked FECN byte of the BTH does not count.
+	 * has to guess the IP header.
 	 */
 	if (good && checksum(p->data, p->len) != p->checksum) {
 		totals.icrc_missed++;
@@ -490,12 +507,12 @@ static void train_begin(struct train *t, const struct path *path, const struct w
 		.pkey = pkt->pkey,
 		.psn = pkt->psn,
 		.mtu = pkt->payload_len,
-		.reth = { atomic ? pkt->atomic.va : pkt->reth.va,
-			  atomic ? pkt->atomic.rkey : pkt->reth.rkey, pkt->reth.length },
-		.atomic = { pkt->atomic.swap_add, pkt->atomic.compare },
+		.reth = {atomic ? pkt->atomic.va : pkt->reth.va,
+			 atomic ? pkt->atomic.rkey : pkt->reth.rkey, pkt->reth.length},
+		.atomic = {pkt->atomic.swap_add, pkt->atomic.compare},
 		.atomic_orig = pkt->atomic_orig,
 		.qkey = pkt->deth.qkey,
-		.payload = { .seg = seg },
+		.payload = {.seg = seg},
 	};
 }
 
@@ -516,18 +533,41 @@ static void train_append(struct train *t, const struct packet *p, const struct w
 		t->aeth.msn = pkt->aeth.msn;
 	}
 	t->payload.seg[t->payload.count++] = (struct dma_segment){
-		.addr = (uintptr_t)(p->data + pkt->payload_off), .len = pkt->payload_len
-	};
+		.addr = (uintptr_t)(p->data + pkt->payload_off), .len = pkt->payload_len};
 	t->payload.len += pkt->payload_len;
 }
 
 /* Fills in the GID of host id. */
 static void host_gid(uint8_t gid[16], unsigned int id)
 {
-	static const uint8_t prefix[15] = { [10] = 0xff, 0xff, 10 };
+	static const uint8_t prefix[15] = {[10] = 0xff, 0xff, 10};
 
 	memcpy(gid, prefix, sizeof(prefix));
 	gid[15] = (uint8_t)(1 + id);
+}
+
+/* @return the time an RNR NAK's timer code stands for, ns (IBTA table 45) */
+static uint64_t rnr_time(unsigned int code)
+{
+	if (code == 0)
+		return 655360 * US;
+	if (code == 1)
+		return 10 * US;
+	return (code % 2 ? 30 : 20) * US << (code - 2) / 2;
+}
+
+/*
+ * Hands a train to the engine. If it was an RNR NAK that the engine took for new, the QP must not
+ * send a request again before the time it named is over. The NAK of a wait that is on is no news.
+ */
+static void hand_in(struct host *h, const struct train *t)
+{
+	uint64_t *until = &h->rnr_until[QPN_SLOT(t->dst_qpn) % SIM_MAX_SLOT];
+	uint64_t before = h->engine.counters.rnr_nak_received;
+
+	engine_rx(&h->engine, t);
+	if (h->engine.counters.rnr_nak_received != before && *until < h->world->now)
+		*until = h->world->now + rnr_time(AETH_VALUE(t->aeth.syndrome));
 }
 
 /* Hands everything that arrived to the engine, some of it joined to trains. */
@@ -540,7 +580,7 @@ static void host_receive(struct host *h)
 		.max_train = w->max_train,
 		.window = w->window,
 	};
-	struct train t = { 0 };
+	struct train t = {0};
 	struct dma_segment *seg;
 	uint32_t count = 0;
 
@@ -558,17 +598,18 @@ static void host_receive(struct host *h)
 		trace(w, p, "received");
 		if (!train_continues(&t, &pkt) || !rng_chance(&w->net, w->merge)) {
 			if (t.count)
-				engine_rx(&h->engine, &t);
+				hand_in(h, &t);
 			train_begin(&t, &path, &pkt, seg);
 		}
 		train_append(&t, p, &pkt);
 		seg++;
 	}
 	if (t.count)
-		engine_rx(&h->engine, &t);
+		hand_in(h, &t);
 }
 
-/* ---- hosts -------------------------------------------------------------------------------------- */
+/* ---- hosts --------------------------------------------------------------------------------------
+ */
 
 void host_kick(struct host *h)
 {
@@ -681,28 +722,28 @@ static void host_init(struct world *w, unsigned int id)
 	h->mm.used = 0;
 	h->dev = (struct device){
 		.node_guid = id + 1,
-		.attr = { .max_qp_rd_atom = VERNIC_MAX_RD_ATOMIC,
-			  .max_qp_init_rd_atom = VERNIC_MAX_RD_ATOMIC },
-		.port_attr = { .state = IBV_PORT_ACTIVE,
-			       .active_mtu = IBV_MTU_4096,
-			       .max_mtu = IBV_MTU_4096,
-			       .pkey_tbl_len = 1 },
+		.attr = {.max_qp_rd_atom = VERNIC_MAX_RD_ATOMIC,
+			 .max_qp_init_rd_atom = VERNIC_MAX_RD_ATOMIC},
+		.port_attr = {.state = IBV_PORT_ACTIVE,
+			      .active_mtu = IBV_MTU_4096,
+			      .max_mtu = IBV_MTU_4096,
+			      .pkey_tbl_len = 1},
 		.gid_count = 1,
 		.mrs = must(mr_table_create()),
 	};
 	host_gid(h->dev.gids[0].raw, id);
 	pthread_mutex_init(&h->dev.atomic_lock, NULL);
-	h->pd = (struct pd){ .dev = &h->dev, .handle = 5 };
+	h->pd = (struct pd){.dev = &h->dev, .handle = 5};
 	if (engine_init(&h->engine, &sim_ops, h, id, must(dma_create(&sim_dma_backend, BOUNCE))))
 		must(NULL);
 }
 
 void world_init(struct world *w, uint64_t seed, const struct options *opt)
 {
-	static const uint32_t max_trains[] = { 4096, 16384, 32768, 61440 & ~4095 };
+	static const uint32_t max_trains[] = {4096, 16384, 32768, 61440 & ~4095};
 	struct rng *r = &w->net;
 
-	*w = (struct world){ .opt = opt };
+	*w = (struct world){.opt = opt};
 	w->net.state = seed * 2;
 	w->prog.state = seed * 2 + 1;
 	rng_next(&w->net);
@@ -717,12 +758,28 @@ void world_init(struct world *w, uint64_t seed, const struct options *opt)
 	host_init(w, 1);
 }
 
+/* Adds up what an engine counted. */
+static void count(const struct engine *e)
+{
+	const struct engine_counters *c = &e->counters;
+	struct engine_counters *sum = &totals.engine;
+
+	sum->completions += c->completions;
+	sum->duplicates += c->duplicates;
+	sum->out_of_sequence += c->out_of_sequence;
+	sum->retransmits += c->retransmits;
+	sum->timeouts += c->timeouts;
+	sum->rnr_nak_received += c->rnr_nak_received;
+	sum->seq_nak_received += c->seq_nak_received;
+}
+
 void world_fini(struct world *w)
 {
 	for (unsigned int i = 0; i < 2; i++) {
 		struct host *h = &w->host[i];
 		struct dma *dma = h->engine.dma;
 
+		count(&h->engine);
 		mr_table_destroy(h->dev.mrs);
 		engine_fini(&h->engine);
 		dma_destroy(dma);

@@ -166,14 +166,15 @@ listening_or_gone() {
 # Ends what a case has left in the background.
 end_jobs() {
 	local pids
-	mapfile -t pids < <(jobs -p)
-	[ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null || :
+	pids=$(jobs -p)
+	# shellcheck disable=SC2086 # a list
+	[ -z "$pids" ] || kill $pids 2>/dev/null || :
 }
 
 # run_case NAME COMMAND...: in a subshell, errexit set; daemons it starts end with it. Status 77 is
 # a skip, the last line of the output its reason.
 run_case() {
-	local name=$label$1 status log
+	local name=$label$1 status log begin=$SECONDS took=''
 	shift
 	log=$T/$(tr -c 'A-Za-z0-9.\n' _ <<<"$name").log
 	next_port=$((next_port + 200))
@@ -185,9 +186,10 @@ run_case() {
 		"$@"
 	) >"$log" 2>&1
 	status=$?
+	[ $((SECONDS - begin)) -lt 5 ] || took=" ($((SECONDS - begin)) s)"
 	case $status in
 	0)
-		echo "ok $name"
+		echo "ok $name$took"
 		;;
 	77)
 		echo "skip $name: $(tail -n 1 "$log")"
