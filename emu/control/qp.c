@@ -111,15 +111,10 @@ static int qp_modify_call(void *arg)
 	struct qp_call *call = arg;
 	int err;
 
-	/* What was received before the command is reported before it. */
-	dma_flush(worker_engine(call->worker)->dma);
-	/* The slot has to be taken before RESET forgets it, and given back if that is refused. */
-	call->srq_slot = VERNIC_NO_SLOT;
-	if ((call->attr_mask & IBV_QP_STATE) != 0 && call->attr.qp_state == IBV_QPS_RESET)
-		call->srq_slot = qp_take_srq_slot(call->qp);
 	err = qp_modify(call->qp, &call->attr, (int)call->attr_mask);
-	if (err != 0 && call->srq_slot != VERNIC_NO_SLOT)
-		call->qp->resp.have_wqe = true;
+	call->srq_slot = VERNIC_NO_SLOT;
+	if (call->qp->state == IBV_QPS_RESET)
+		call->srq_slot = qp_take_srq_slot(call->qp);
 	call->state = call->qp->state;
 	return err;
 }
@@ -137,8 +132,6 @@ static int qp_destroy_call(void *arg)
 	struct qp_call *call = arg;
 	uint32_t index = call->qp->p.index;
 
-	/* No operation may name the QP when it is freed. */
-	dma_flush(worker_engine(call->worker)->dma);
 	call->set->row[index / 64][index % 64] = NULL;
 	call->srq_slot = qp_take_srq_slot(call->qp);
 	qp_destroy(call->qp);

@@ -96,8 +96,7 @@ static void sequence_nak(struct qp *qp)
 		r->retry_left--;
 	}
 	r->resent = true;
-	r->window = r->window - r->window / 4 > 4 * qp->mtu ? r->window - r->window / 4
-							    : 4 * qp->mtu;
+	r->window = r->window / 2 > 4 * qp->mtu ? r->window / 2 : 4 * qp->mtu;
 	requester_seek(qp, r->una_psn);
 }
 

@@ -70,6 +70,8 @@ fail:
 
 void qp_destroy(struct qp *qp)
 {
+	/* No operation may name the QP when it is freed. */
+	dma_flush(qp->engine->dma);
 	engine_unlink(qp->engine, qp);
 	engine_remove_qp(qp->engine, qp);
 	free(qp->req.entry);
@@ -167,6 +169,8 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attr, int attr_mask)
 	if (err)
 		return err;
 	if (next == IBV_QPS_RESET && attr_mask & IBV_QP_STATE) {
+		/* What was received before the command is reported before it. */
+		dma_flush(qp->engine->dma);
 		reset(qp);
 		return 0;
 	}

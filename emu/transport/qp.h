@@ -180,7 +180,8 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attr, int attr_mask);
 /* All attributes, as ibv_query_qp(3) fills them. */
 void qp_query(const struct qp *qp, struct ibv_qp_attr *attr);
 
-/* The SRQ slot of a message in progress that will never complete, or VERNIC_NO_SLOT. */
+/* In RESET, or about to be destroyed: the SRQ slot of a message that was in progress and will never
+ * complete, or VERNIC_NO_SLOT. */
 uint32_t qp_take_srq_slot(struct qp *qp);
 
 /* No operation of the QP is pending afterwards. The rings are the host's to free. */

@@ -30,8 +30,10 @@ void responder_reset(struct qp *qp)
 {
 	struct recv_wqe *wqe = qp->resp.wqe;
 	struct response_job *job = qp->resp.job;
+	/* A SRQ's WQE stays taken: qp_take_srq_slot() gives it back. */
+	bool have_wqe = qp->p.srq && qp->resp.have_wqe;
 
-	qp->resp = (struct responder){.wqe = wqe, .job = job};
+	qp->resp = (struct responder){.wqe = wqe, .job = job, .have_wqe = have_wqe};
 }
 
 void responder_start(struct qp *qp)
