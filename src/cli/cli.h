@@ -64,7 +64,7 @@ int cli_daemon_path(char path[PATH_MAX]);
 
 /*
  * What a program needs in its environment to use the daemon.
- * @library_path is empty unless LD_LIBRARY_PATH has to be set too: LD_PRELOAD cannot express a
+ * @library_path is NULL unless LD_LIBRARY_PATH has to be set too: LD_PRELOAD cannot express a
  * directory with a blank in its name.
  */
 struct cli_environment {
@@ -76,8 +76,10 @@ struct cli_environment {
 /*
  * Works it out from the environment there is.
  * @socket: absolute path of the daemon's socket
- * @return CLI_OK, or CLI_FAILED with a line printed. The strings are never freed.
+ * @env: to be given to cli_environment_free()
+ * @return CLI_OK, or CLI_FAILED with a line printed and nothing to free
  */
 int cli_environment(const char *socket, struct cli_environment *env);
+void cli_environment_free(struct cli_environment *env);
 
 #endif

@@ -278,3 +278,9 @@ int cli_environment(const char *socket, struct cli_environment *env)
 	env->library_path = prepend("LD_LIBRARY_PATH", library);
 	return CLI_OK;
 }
+
+void cli_environment_free(struct cli_environment *env)
+{
+	free(env->preload);
+	free(env->library_path);
+}

@@ -79,5 +79,6 @@ int cli_env(int argc, char **argv)
 	print_export("LD_PRELOAD", env.preload);
 	if (env.library_path)
 		print_export("LD_LIBRARY_PATH", env.library_path);
+	cli_environment_free(&env);
 	return CLI_OK;
 }

@@ -76,7 +76,7 @@ static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUS
 /* What the command line asks for. */
 struct run_options {
 	const char *socket;
-	const char **daemon_args; /* further arguments of a private daemon, NULL at the end */
+	const char **daemon_args; /* further arguments of a private daemon */
 	unsigned int daemon_arg_count;
 	char **command;
 };
@@ -106,6 +106,7 @@ static int exec_command(const char *socket, char **command)
 	execvp(command[0], command);
 	err = errno;
 	cli_fail("cannot execute %s: %s", command[0], strerror(err));
+	cli_environment_free(&env);
 	return err == ENOENT ? CLI_NOT_FOUND : CLI_CANNOT_EXECUTE;
 }
 
@@ -345,59 +346,88 @@ static void add_daemon_argument(struct run_options *o, const char *option, const
 	o->daemon_args[o->daemon_arg_count++] = value;
 }
 
-int cli_run(int argc, char **argv)
+/*
+ * Reads the command line.
+ * @o: daemon_args has room for all of it
+ * @return CLI_OK; or, with *done set or not CLI_OK, the exit status
+ */
+static int parse_options(int argc, char **argv, struct run_options *o, bool *done)
 {
 	static const struct option options[] = {
 		{"device", required_argument, NULL, 'd'}, {"workers", required_argument, NULL, 'w'},
 		{"io", required_argument, NULL, 'i'},	  {"socket", required_argument, NULL, 's'},
 		{"help", no_argument, NULL, 'h'},	  {0},
 	};
-	struct run_options o = {0};
-	char found[CLI_SOCKET_MAX];
-	int opt, fd;
+	int opt;
 
-	o.daemon_args = calloc((size_t)argc * 2, sizeof(*o.daemon_args));
-	if (!o.daemon_args)
-		return cli_fail("out of memory");
 	opterr = 0;
 	/* '+': the command's own options are not ours, even if the "--" was left out. */
 	while ((opt = getopt_long(argc, argv, "+:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'd':
-			add_daemon_argument(&o, "--device", optarg);
+			add_daemon_argument(o, "--device", optarg);
 			break;
 		case 'w':
-			add_daemon_argument(&o, "--workers", optarg);
+			add_daemon_argument(o, "--workers", optarg);
 			break;
 		case 'i':
-			add_daemon_argument(&o, "--io", optarg);
+			add_daemon_argument(o, "--io", optarg);
 			break;
 		case 's':
-			o.socket = optarg;
+			o->socket = optarg;
 			break;
 		case 'h':
 			fputs(help, stdout);
+			*done = true;
 			return CLI_OK;
 		default:
 			return cli_bad_option("run", opt, argv);
 		}
 	}
-	o.command = argv + optind;
-	if (!o.command[0]) {
+	o->command = argv + optind;
+	if (!o->command[0]) {
 		cli_fail("run: no command given (see 'vernic run --help')");
 		return CLI_USAGE;
 	}
-	if (o.socket && o.daemon_arg_count) {
+	if (o->socket && o->daemon_arg_count) {
 		cli_fail("run: --socket names a running daemon, which takes no %s",
-			 o.daemon_args[0]);
+			 o->daemon_args[0]);
 		return CLI_USAGE;
 	}
-	if (o.daemon_arg_count)
-		return run_private(&o);
-	if (cli_find_daemon(o.socket, true, found, &fd) != CLI_OK)
+	return CLI_OK;
+}
+
+/*
+ * Runs the command, with the daemon there is or one of its own.
+ * @return the exit status
+ */
+static int run_command(const struct run_options *o)
+{
+	char found[CLI_SOCKET_MAX];
+	int fd;
+
+	if (o->daemon_arg_count)
+		return run_private(o);
+	if (cli_find_daemon(o->socket, true, found, &fd) != CLI_OK)
 		return CLI_FAILED;
 	if (fd < 0)
-		return run_private(&o);
+		return run_private(o);
 	close(fd);
-	return exec_command(found, o.command);
+	return exec_command(found, o->command);
+}
+
+int cli_run(int argc, char **argv)
+{
+	struct run_options o = {0};
+	bool done = false;
+	int status;
+
+	o.daemon_args = calloc((size_t)argc * 2, sizeof(*o.daemon_args));
+	if (!o.daemon_args)
+		return cli_fail("out of memory");
+	status = parse_options(argc, argv, &o, &done);
+	if (status == CLI_OK && !done)
+		status = run_command(&o);
+	free(o.daemon_args);
+	return status;
 }
