@@ -273,9 +273,15 @@ void io_parse_control(struct io_datagram *d, void *control, size_t len)
 void io_drain_wake(struct io *io)
 {
 	uint64_t value;
+	struct iovec iov = {&value, sizeof(value)};
 
-	if (read(io->wake_fd, &value, sizeof(value)) < 0)
-		return; /* somebody emptied it before: as good */
+	/*
+	 * Clients have this file description too: one may have emptied it, and have turned
+	 * O_NONBLOCK off. Before Linux 5.8 an eventfd does not know RWF_NOWAIT.
+	 */
+	if (preadv2(io->wake_fd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP &&
+	    read(io->wake_fd, &value, sizeof(value)) < 0)
+		return;
 }
 
 void io_submit(struct io *io)

@@ -101,7 +101,7 @@ void engine_doorbell(struct engine *e, struct qp *qp)
 
 /*
  * Whether a train belongs to its QP: service, partition and, for connected services, the peer's
- * addresses (IBTA 9.6.1).
+ * addresses (IBTA 9.6.1); within this daemon its QP number too, which no packet carries.
  */
 static bool train_is_for(const struct qp *qp, const struct train *t)
 {
@@ -115,6 +115,9 @@ static bool train_is_for(const struct qp *qp, const struct train *t)
 				return true;
 		return false;
 	}
+	/* Where the sender is known, a stranger cannot speak for the peer. */
+	if (t->src_qpn && t->src_qpn != qp->attr.dest_qp_num)
+		return false;
 	return !memcmp(qp->path.dgid, t->path->sgid, 16) &&
 	       !memcmp(qp->path.sgid, t->path->dgid, 16);
 }

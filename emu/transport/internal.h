@@ -136,6 +136,16 @@ bool srq_take(struct engine *e, struct srq *srq, struct recv_wqe *wqe);
 int sge_resolve(struct dma *dma, const struct pd *pd, const struct vernic_sge *sge, uint32_t count,
 		uint32_t offset, uint32_t len, uint32_t access, struct dma_list *list);
 
+/*
+ * Copies out of shared memory, for checks on the copy: the fence keeps the compiler from looking
+ * at the original again, which the client may have changed.
+ */
+static inline void copy_out(void *dst, const void *src, size_t len)
+{
+	memcpy(dst, src, len);
+	atomic_signal_fence(memory_order_seq_cst);
+}
+
 /* Whether all bytes of a list are the daemon's own: they can be copied without dma. */
 static inline bool list_is_local(const struct dma_list *list)
 {

@@ -146,8 +146,9 @@ void requester_timer(struct timer *t, uint64_t now)
 static uint32_t copy_sges(struct qp *qp, uint32_t index, struct vernic_sge *sge)
 {
 	const uint8_t *slot = SLOT(qp, index);
-	uint32_t count = slot[offsetof(struct vernic_send_wqe, num_sge)];
+	uint8_t count;
 
+	copy_out(&count, slot + offsetof(struct vernic_send_wqe, num_sge), sizeof(count));
 	if (count > qp->p.cap.max_send_sge)
 		count = 0;
 	memcpy(sge, slot + sizeof(struct vernic_send_wqe), count * sizeof(*sge));
@@ -192,6 +193,9 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 		return IBV_WC_LOC_QP_OP_ERR;
 	if (qp->p.type == IBV_QPT_UD && entry->kind != KIND_SEND)
 		return IBV_WC_LOC_QP_OP_ERR;
+	/* It would wait for ever. */
+	if (kind_has_response(entry->kind) && qp->attr.max_rd_atomic == 0)
+		return IBV_WC_LOC_QP_OP_ERR;
 	if (kind_has_response(entry->kind) && wqe->flags & (IBV_SEND_INLINE | VERNIC_SEND_COPIED))
 		return IBV_WC_LOC_QP_OP_ERR;
 	if (length < 0 || length > VERNIC_MAX_MSG_SIZE ||
@@ -216,7 +220,7 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 	uint32_t index = r->begun++;
 	struct send_entry *entry = ENTRY(qp, index);
 
-	memcpy(wqe, SLOT(qp, index), sizeof(*wqe));
+	copy_out(wqe, SLOT(qp, index), sizeof(*wqe));
 	*entry = (struct send_entry){
 		.wr_id = wqe->wr_id,
 		.remote_addr = wqe->rdma.remote_addr,

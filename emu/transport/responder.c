@@ -113,7 +113,7 @@ static bool rq_take(struct qp *qp)
 	if (qp->p.rq_depth == 0 || prod == r->rq_cons || prod - r->rq_cons > qp->p.rq_depth)
 		return false;
 	p = qp->p.rq + (size_t)(r->rq_cons & (qp->p.rq_depth - 1)) * qp->p.rq_stride;
-	memcpy(&head, p, sizeof(head));
+	copy_out(&head, p, sizeof(head));
 	r->wqe->wr_id = head.wr_id;
 	r->wqe->slot = r->rq_cons++;
 	r->wqe->num_sge = head.num_sge <= qp->p.cap.max_recv_sge ? head.num_sge : 0;
@@ -165,7 +165,8 @@ void responder_flush(struct qp *qp)
 		flush_one(qp);
 	r->kind = KIND_NONE;
 	if (!qp->p.srq) {
-		while (responder_take_wqe(qp))
+		/* What is posted meanwhile rings the doorbell; a client cannot keep us here. */
+		for (uint32_t left = qp->p.rq_depth; left && responder_take_wqe(qp); left--)
 			flush_one(qp);
 		return;
 	}
@@ -487,7 +488,11 @@ static void send_rx(struct qp *qp, const struct train *t)
 		}
 		r->offset = 0;
 	}
-	err = responder_resolve(qp, r->offset, t->payload.len, &dst);
+	/* Beyond that offset and byte_len might wrap: SGEs may claim any length. */
+	if (t->payload.len > VERNIC_MAX_MSG_SIZE - r->offset)
+		err = -EMSGSIZE;
+	else
+		err = responder_resolve(qp, r->offset, t->payload.len, &dst);
 	if (err == -EMSGSIZE)
 		fail_recv(qp, IBV_WC_LOC_LEN_ERR, NAK_INVALID_REQUEST, -1);
 	else if (err)

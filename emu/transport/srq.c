@@ -17,7 +17,7 @@ bool srq_take(struct engine *e, struct srq *srq, struct recv_wqe *wqe)
 		const uint8_t *p = srq->wqe + (size_t)slot * srq->stride;
 		struct vernic_recv_wqe head;
 
-		memcpy(&head, p, sizeof(head));
+		copy_out(&head, p, sizeof(head));
 		wqe->wr_id = head.wr_id;
 		wqe->slot = slot;
 		wqe->num_sge = head.num_sge <= srq->max_sge ? head.num_sge : 0;

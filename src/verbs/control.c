@@ -92,7 +92,7 @@ int control_connect(void)
 	const char *path = named;
 	int fd = -1, error;
 
-	if (path) {
+	if (path && *path) {
 		fd = connect_path(path);
 	} else {
 		if (runtime && *runtime) {
