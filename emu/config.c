@@ -16,6 +16,8 @@
 
 #include <vernic/control.h>
 
+#include "wire/wire.h"
+
 /* Names, ranges and defaults: those of a modest real HCA. */
 static const struct {
 	const char *key;
@@ -113,8 +115,7 @@ static int config_address(struct device_config *dev, const char *where, const ch
 		return config_fail(where, "addr: '%s' is not an IPv4 or IPv6 address", text);
 	if (res->ai_family == AF_INET) {
 		in = ((struct sockaddr_in *)res->ai_addr)->sin_addr;
-		a.gid[10] = a.gid[11] = 0xff;
-		memcpy(&a.gid[12], &in, 4);
+		gid_from_ipv4(a.gid, &in);
 		usable = in.s_addr != INADDR_ANY && !IN_MULTICAST(ntohl(in.s_addr)) &&
 			 in.s_addr != INADDR_BROADCAST;
 	} else {

@@ -30,20 +30,6 @@
  */
 #define DEVICE_HEADER_ROOM 80
 
-static const uint8_t gid_ipv4_prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
-/* @return whether a GID stands for an IPv4 address */
-static bool gid_is_ipv4(const uint8_t gid[16])
-{
-	return memcmp(gid, gid_ipv4_prefix, sizeof(gid_ipv4_prefix)) == 0;
-}
-
-/* @return whether a GID is a link-local IPv6 address */
-static bool gid_is_link_local(const uint8_t gid[16])
-{
-	return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
-}
-
 bool device_owns_gid(const struct device *dev, const uint8_t gid[16])
 {
 	for (unsigned int i = 0; i < dev->gid_count; i++) {
@@ -68,8 +54,7 @@ static bool gid_of_sockaddr(const struct sockaddr *sa, uint8_t gid[16])
 	if (sa == NULL)
 		return false;
 	if (sa->sa_family == AF_INET) {
-		memcpy(gid, gid_ipv4_prefix, sizeof(gid_ipv4_prefix));
-		memcpy(gid + 12, &((const struct sockaddr_in *)sa)->sin_addr, 4);
+		gid_from_ipv4(gid, &((const struct sockaddr_in *)sa)->sin_addr);
 		return true;
 	}
 	if (sa->sa_family == AF_INET6) {

@@ -334,8 +334,7 @@ static void drop_head(struct dma *dma)
 	}
 }
 
-/* ---- a batch ----------------------------------------------------------------------------------
- */
+/* ---- a batch ------------------------------------------------------------------------------ */
 
 /* Makes a span cover [lo, lo + len). */
 static void span_add(struct span *s, uint64_t lo, uint64_t len)

@@ -36,6 +36,7 @@ struct io_plain {
 
 #define WAITING_MAX (sizeof(((struct io_plain *)0)->waiting) / sizeof(struct io_tx *))
 
+/* io_ops.destroy */
 static void plain_destroy(struct io *io)
 {
 	struct io_plain *p = (struct io_plain *)io;
@@ -93,6 +94,7 @@ static unsigned int plain_receive_socket(struct io_plain *p, const struct io_soc
 	return (unsigned int)got;
 }
 
+/* io_ops.receive: looks less often the longer nothing came, for a look is a system call. */
 static unsigned int plain_receive(struct io *io, io_receive_fn fn, void *arg)
 {
 	struct io_plain *p = (struct io_plain *)io;
@@ -114,6 +116,7 @@ static unsigned int plain_receive(struct io *io, io_receive_fn fn, void *arg)
 	return total;
 }
 
+/* io_ops.recycle */
 static void plain_recycle(struct io *io)
 {
 	((struct io_plain *)io)->rx_used = 0;
@@ -135,6 +138,7 @@ static bool plain_send_one(struct io_plain *p, struct io_tx *tx)
 	return true;
 }
 
+/* io_ops.send: at once if it may; behind a socket that has no room everything waits. */
 static void plain_send(struct io *io, struct io_tx *tx)
 {
 	struct io_plain *p = (struct io_plain *)io;
@@ -150,6 +154,7 @@ static void plain_send(struct io *io, struct io_tx *tx)
 	p->waiting[p->waiting_tail++ % WAITING_MAX] = tx;
 }
 
+/* io_ops.submit: tries again what waits. */
 static void plain_submit(struct io *io)
 {
 	struct io_plain *p = (struct io_plain *)io;
@@ -159,6 +164,7 @@ static void plain_submit(struct io *io)
 		p->waiting_head++;
 }
 
+/* io_ops.sleep */
 static void plain_sleep(struct io *io, uint64_t timeout)
 {
 	struct io_plain *p = (struct io_plain *)io;

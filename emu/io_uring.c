@@ -194,6 +194,7 @@ static void deliver(struct io_uring_engine *u, const struct received *r, io_rece
 	fn(arg, &d);
 }
 
+/* io_ops.receive */
 static unsigned int uring_receive(struct io *io, io_receive_fn fn, void *arg)
 {
 	struct io_uring_engine *u = (struct io_uring_engine *)io;
@@ -209,6 +210,7 @@ static unsigned int uring_receive(struct io *io, io_receive_fn fn, void *arg)
 	return n;
 }
 
+/* io_ops.recycle */
 static void uring_recycle(struct io *io)
 {
 	struct io_uring_engine *u = (struct io_uring_engine *)io;
@@ -218,6 +220,7 @@ static void uring_recycle(struct io *io)
 	u->used_count = 0;
 }
 
+/* io_ops.send: queued here, sent by uring_submit(). */
 static void uring_send(struct io *io, struct io_tx *tx)
 {
 	struct io_uring_engine *u = (struct io_uring_engine *)io;
@@ -227,6 +230,7 @@ static void uring_send(struct io *io, struct io_tx *tx)
 	io_uring_sqe_set_data64(sqe, USER_DATA(TAG_SEND, tx - io->tx));
 }
 
+/* io_ops.submit */
 static void uring_submit(struct io *io)
 {
 	struct io_uring_engine *u = (struct io_uring_engine *)io;
@@ -239,6 +243,7 @@ static void uring_submit(struct io *io)
 	reap(u);
 }
 
+/* io_ops.sleep */
 static void uring_sleep(struct io *io, uint64_t timeout)
 {
 	struct io_uring_engine *u = (struct io_uring_engine *)io;
@@ -269,6 +274,7 @@ static void cancel_all(struct io_uring *ring)
 	io_uring_get_events(ring);
 }
 
+/* io_ops.destroy; also of an engine that is not complete */
 static void uring_destroy(struct io *io)
 {
 	struct io_uring_engine *u = (struct io_uring_engine *)io;

@@ -236,6 +236,7 @@ static void report_ready(int fd)
 	close(fd);
 }
 
+/* Stops the workers that were started, the last one first. */
 static void stop_workers(struct host *host)
 {
 	for (unsigned int i = host->workers; i-- > 0;) {
@@ -244,6 +245,7 @@ static void stop_workers(struct host *host)
 	}
 }
 
+/* Destroys the devices that were made. */
 static void destroy_devices(struct host *host)
 {
 	while (host->device_count > 0)

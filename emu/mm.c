@@ -157,12 +157,14 @@ static int mm_copy(struct mm *mm, bool write, const struct iovec *local, unsigne
 	return 0;
 }
 
+/* dma_backend.readv */
 static int mm_readv(struct mm *mm, const struct iovec *local, unsigned int nlocal,
 		    const struct iovec *remote, unsigned int nremote)
 {
 	return mm_copy(mm, false, local, nlocal, remote, nremote);
 }
 
+/* dma_backend.writev */
 static int mm_writev(struct mm *mm, const struct iovec *local, unsigned int nlocal,
 		     const struct iovec *remote, unsigned int nremote)
 {

@@ -24,11 +24,14 @@ struct timer_heap {
 	uint32_t capacity;
 };
 
-/* Makes room for one more timer that may be armed: call it when its owner is created.
- * @return 0 or -ENOMEM */
+/*
+ * Makes room for as many timers armed at once: call it when the owner of one more is created.
+ * @return 0 or -ENOMEM
+ */
 int timer_heap_reserve(struct timer_heap *h, uint32_t timers);
 void timer_heap_free(struct timer_heap *h);
 
+/* @return whether a timer waits to fire */
 static inline bool timer_armed(const struct timer *t)
 {
 	return t->slot != 0;

@@ -395,6 +395,7 @@ out:
 	vernic_store_release(&w->page->sleeping, 0);
 }
 
+/* Leaves the core to its other hardware thread for a moment. */
 static inline void cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -436,13 +437,13 @@ static int worker_bind(struct worker *w)
 
 		for (unsigned int k = 0; k < d->dev.gid_count; k++) {
 			const struct gid_entry *gid = &d->dev.gids[k];
-			bool link_local = gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
+			uint32_t scope = gid_is_link_local(gid->raw) ? gid->ifindex : 0;
 			int err;
 
 			if (!d->bound[k])
 				continue;
-			err = udp_port_add(w->udp, &d->dev, gid->raw, link_local ? gid->ifindex : 0,
-					   w->index, w->host->workers, w->error, w->error_len);
+			err = udp_port_add(w->udp, &d->dev, gid->raw, scope, w->index,
+					   w->host->workers, w->error, w->error_len);
 			if (err != 0)
 				return err;
 			w->has_udp = true;
@@ -491,6 +492,7 @@ fail_dma:
 	return err;
 }
 
+/* Undoes worker_setup(), and frees what other workers still sent here. */
 static void worker_teardown(struct worker *w)
 {
 	struct inbox_item *item, *next;
@@ -626,6 +628,7 @@ struct doorbells_call {
 	struct doorbell_set *set;
 };
 
+/* worker_call() of worker_add_doorbells() */
 static int worker_add_doorbells_call(void *arg)
 {
 	struct doorbells_call *call = arg;
@@ -641,6 +644,7 @@ void worker_add_doorbells(struct worker *w, struct doorbell_set *set)
 	worker_call(w, worker_add_doorbells_call, &call);
 }
 
+/* worker_call() of worker_remove_doorbells() */
 static int worker_remove_doorbells_call(void *arg)
 {
 	struct doorbells_call *call = arg;
@@ -661,6 +665,7 @@ struct status_call {
 	struct worker_status *status;
 };
 
+/* worker_call() of worker_get_status() */
 static int worker_get_status_call(void *arg)
 {
 	struct status_call *call = arg;

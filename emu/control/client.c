@@ -334,7 +334,10 @@ static int client_serve(struct client *c, const struct vernic_request *req, ssiz
 		m->out_count = 0;
 		reply.status = -err;
 	}
-	return client_send(c, &reply, sizeof(reply), m);
+	err = client_send(c, &reply, sizeof(reply), m);
+	m->req = NULL;
+	m->reply = NULL;
+	return err;
 }
 
 /* A message is there, or the end. */

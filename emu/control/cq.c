@@ -38,6 +38,7 @@ fail:
 	return err;
 }
 
+/* No CQ uses it any more. */
 static void channel_destroy(struct client *c, struct channel *ch, uint32_t handle)
 {
 	handle_remove(&c->channels, handle);

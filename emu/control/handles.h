@@ -66,6 +66,7 @@ static inline void *handle_get(const struct handle_table *t, uint32_t handle)
 	return handle < t->used ? t->object[handle] : NULL;
 }
 
+/* Frees the handle of an object. */
 static inline void handle_remove(struct handle_table *t, uint32_t handle)
 {
 	t->object[handle] = NULL;
@@ -78,6 +79,7 @@ static inline void handle_remove(struct handle_table *t, uint32_t handle)
 	t->count--;
 }
 
+/* Frees the table, not the objects. */
 static inline void handle_table_free(struct handle_table *t)
 {
 	free(t->object);

@@ -24,6 +24,7 @@ int handle_alloc_pd(struct client *c, struct message *m)
 	return 0;
 }
 
+/* Nothing uses it any more. */
 static void pd_destroy(struct client *c, struct pd *pd)
 {
 	handle_remove(&c->pds, pd->handle);

@@ -85,6 +85,7 @@ struct qp_call {
 	uint32_t srq_slot;
 };
 
+/* Makes the QP and lets its doorbell find it. @return 0, or a negative errno */
 static int qp_create_call(void *arg)
 {
 	struct qp_call *call = arg;
@@ -106,6 +107,7 @@ static int qp_create_call(void *arg)
 	return 0;
 }
 
+/* Modifies it. @return 0, or a negative errno; the state after it is set in any case */
 static int qp_modify_call(void *arg)
 {
 	struct qp_call *call = arg;
@@ -119,6 +121,7 @@ static int qp_modify_call(void *arg)
 	return err;
 }
 
+/* Reads its attributes. @return 0 */
 static int qp_query_call(void *arg)
 {
 	struct qp_call *call = arg;
@@ -127,6 +130,7 @@ static int qp_query_call(void *arg)
 	return 0;
 }
 
+/* Takes it from its doorbell and destroys it. @return 0 */
 static int qp_destroy_call(void *arg)
 {
 	struct qp_call *call = arg;
@@ -170,10 +174,52 @@ static void qp_count_uses(struct host_qp *qp, uint32_t n)
 		atomic_fetch_add(&qp->srq->srq.users, n);
 }
 
+/* What the transport is told of a new QP. @qp: complete but for the QP itself */
+static struct qp_params qp_describe(struct client *c, const struct host_qp *qp, uint32_t type,
+				    uint32_t index, const struct qp_layout *l)
+{
+	uint8_t *base = qp->memory.base;
+
+	return (struct qp_params){
+		.dev = &c->device->dev,
+		.pd = qp->pd,
+		.send_cq = &qp->send_cq->cq,
+		.recv_cq = &qp->recv_cq->cq,
+		.srq = qp->srq != NULL ? &qp->srq->srq : NULL,
+		.client = c,
+		.type = (enum ibv_qp_type)type,
+		.sq_sig_all = qp->sq_sig_all,
+		.index = index,
+		.cap = qp->cap,
+		.ring = qp->memory.base,
+		.sq = base + l->sq_offset,
+		.rq = base + l->rq_offset,
+		.sq_depth = l->sq_depth,
+		.rq_depth = l->rq_depth,
+		.sq_stride = l->sq_stride,
+		.rq_stride = l->rq_stride,
+		.sq_data = l->sq_data,
+	};
+}
+
+/* What the client is told of it, but for its numbers. */
+static void qp_fill_reply(struct vernic_reply *reply, const struct host_qp *qp,
+			  const struct qp_layout *l)
+{
+	reply->create_qp.sq_depth = l->sq_depth;
+	reply->create_qp.rq_depth = l->rq_depth;
+	reply->create_qp.sq_stride = l->sq_stride;
+	reply->create_qp.rq_stride = l->rq_stride;
+	reply->create_qp.sq_offset = (uint32_t)l->sq_offset;
+	reply->create_qp.rq_offset = (uint32_t)l->rq_offset;
+	reply->create_qp.sq_data = l->sq_data;
+	reply->create_qp.cap = qp->cap;
+	reply->create_qp.size = qp->memory.size;
+}
+
 /* ibv_create_qp(3) */
 int handle_create_qp(struct client *c, struct message *m)
 {
-	struct vernic_reply *reply = m->reply;
 	struct ibv_qp_cap cap = m->req->create_qp.cap;
 	struct pd *pd = handle_get(&c->pds, m->req->create_qp.pd);
 	struct host_cq *send_cq = handle_get(&c->cqs, m->req->create_qp.send_cq);
@@ -186,7 +232,6 @@ int handle_create_qp(struct client *c, struct message *m)
 	struct host_qp *qp;
 	unsigned int worker;
 	uint32_t index;
-	uint8_t *base;
 	int err;
 
 	if (m->req->create_qp.srq != UINT32_MAX) {
@@ -223,27 +268,7 @@ int handle_create_qp(struct client *c, struct message *m)
 	qp->srq = srq;
 	qp->cap = cap;
 	qp->sq_sig_all = m->req->create_qp.sq_sig_all != 0;
-	base = qp->memory.base;
-	params = (struct qp_params){
-		.dev = &c->device->dev,
-		.pd = pd,
-		.send_cq = &send_cq->cq,
-		.recv_cq = &recv_cq->cq,
-		.srq = srq != NULL ? &srq->srq : NULL,
-		.client = c,
-		.type = (enum ibv_qp_type)type,
-		.sq_sig_all = qp->sq_sig_all,
-		.index = index,
-		.cap = cap,
-		.ring = qp->memory.base,
-		.sq = base + layout.sq_offset,
-		.rq = base + layout.rq_offset,
-		.sq_depth = layout.sq_depth,
-		.rq_depth = layout.rq_depth,
-		.sq_stride = layout.sq_stride,
-		.rq_stride = layout.rq_stride,
-		.sq_data = layout.sq_data,
-	};
+	params = qp_describe(c, qp, type, index, &layout);
 	call = (struct qp_call){.worker = qp->worker, .set = c->set[worker], .params = &params};
 	err = worker_call(qp->worker, qp_create_call, &call);
 	if (err != 0)
@@ -251,19 +276,11 @@ int handle_create_qp(struct client *c, struct message *m)
 	qp->qp = call.qp;
 	qp_count_uses(qp, 1);
 	c->device->qps++;
-	reply->handle = index;
-	reply->create_qp.qp_num = call.qpn;
-	reply->create_qp.qp_index = index;
-	reply->create_qp.worker = worker;
-	reply->create_qp.sq_depth = layout.sq_depth;
-	reply->create_qp.rq_depth = layout.rq_depth;
-	reply->create_qp.sq_stride = layout.sq_stride;
-	reply->create_qp.rq_stride = layout.rq_stride;
-	reply->create_qp.sq_offset = (uint32_t)layout.sq_offset;
-	reply->create_qp.rq_offset = (uint32_t)layout.rq_offset;
-	reply->create_qp.sq_data = layout.sq_data;
-	reply->create_qp.cap = cap;
-	reply->create_qp.size = qp->memory.size;
+	m->reply->handle = index;
+	m->reply->create_qp.qp_num = call.qpn;
+	m->reply->create_qp.qp_index = index;
+	m->reply->create_qp.worker = worker;
+	qp_fill_reply(m->reply, qp, &layout);
 	return 0;
 fail_memory:
 	ring_memory_destroy(&qp->memory);

@@ -58,6 +58,7 @@ void server_flush_events(struct server *s)
 	ev_async_send(s->loop, &s->flush);
 }
 
+/* SIGTERM or SIGINT: server_run() returns. */
 static void server_signal(struct ev_loop *loop, ev_signal *w, int revents)
 {
 	log_info("%s: ending", strsignal(w->signum));
@@ -70,6 +71,7 @@ static void server_release(struct ev_loop *loop) EV_NOEXCEPT
 	rcu_thread_offline();
 }
 
+/* It has waited. */
 static void server_acquire(struct ev_loop *loop) EV_NOEXCEPT
 {
 	rcu_thread_online();

@@ -33,6 +33,7 @@ static const struct {
 };
 #define STATUS_COUNTERS (sizeof(status_counters) / sizeof(status_counters[0]))
 
+/* @return the value of counter i of the table */
 static uint64_t status_counter(const struct worker_status *w, size_t i)
 {
 	uint64_t value;
@@ -73,6 +74,7 @@ static const char *status_client_device(const struct client *c)
 	return c->device != NULL ? c->device->dev.name : "";
 }
 
+/* @return how the memory of a client is reached, "" before it has opened a device */
 static const char *status_client_memory(const struct client *c)
 {
 	return c->mm != NULL ? mm_method_name(mm_method(c->mm)) : "";
@@ -80,6 +82,7 @@ static const char *status_client_memory(const struct client *c)
 
 /* ---- JSON --------------------------------------------------------------------------------- */
 
+/* Each of these prints one object; the commas between them belong to the later one. */
 static void json_worker(FILE *f, unsigned int index, const struct worker_status *w)
 {
 	fprintf(f, "%s{\"index\":%u,\"io\":\"%s\",\"qps\":%u", index != 0 ? "," : "", index, w->io,
@@ -114,6 +117,7 @@ static void json_client(FILE *f, bool first, const struct client *c)
 		c->cqs.count, c->srqs.count, c->qps.count);
 }
 
+/* Prints everything, clients as long as there is room; the one that asks is not among them. */
 static void status_json(FILE *f, struct client *asking)
 {
 	const struct server *s = asking->server;
@@ -152,6 +156,7 @@ static void status_json(FILE *f, struct client *asking)
 
 /* ---- text --------------------------------------------------------------------------------- */
 
+/* Each of these prints a line or a paragraph. */
 static void text_worker(FILE *f, unsigned int index, const struct worker_status *w)
 {
 	fprintf(f, "worker %u: %s, %u QPs\n", index, w->io, w->qps);
@@ -187,6 +192,7 @@ static void text_client(FILE *f, const struct client *c)
 	fprintf(f, "\n");
 }
 
+/* As status_json(). */
 static void status_text(FILE *f, struct client *asking)
 {
 	const struct server *s = asking->server;

@@ -86,14 +86,6 @@ struct udp_port {
 	struct udp_counters counters;
 };
 
-/* @return whether a GID is an IPv4 address */
-static bool gid_is_ipv4(const uint8_t gid[16])
-{
-	static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
-
-	return memcmp(gid, prefix, sizeof(prefix)) == 0;
-}
-
 /* Fills in a socket address, port 4791. @scope: of a link-local one */
 static void address_from_gid(union io_address *a, const uint8_t gid[16], uint32_t scope)
 {
@@ -106,7 +98,7 @@ static void address_from_gid(union io_address *a, const uint8_t gid[16], uint32_
 		a->in6.sin6_family = AF_INET6;
 		a->in6.sin6_port = htons(ROCE_UDP_PORT);
 		memcpy(&a->in6.sin6_addr, gid, 16);
-		if (IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
+		if (gid_is_link_local(gid))
 			a->in6.sin6_scope_id = scope;
 	}
 }
@@ -302,7 +294,7 @@ int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], 
 	p->socket_count++;
 	return 0;
 fail:
-	snprintf(error, error_len, "cannot use %s, UDP port %u: %s: %s", text, ROCE_UDP_PORT, cause,
+	snprintf(error, error_len, "cannot use %s, UDP port %d: %s: %s", text, ROCE_UDP_PORT, cause,
 		 strerror(-ret));
 	if (fd >= 0)
 		close(fd);
@@ -629,13 +621,41 @@ static void rx_append(struct rx *rx, const struct wire_packet *pkt, const struct
 	rx->tail = pkt->payload_len;
 }
 
+/* Begins a datagram: the path it came, for the trains, and its addresses, for the ICRC. */
+static void rx_init(struct rx *rx, struct udp_port *p, const struct io_datagram *d,
+		    struct icrc_address *addr)
+{
+	const struct udp_socket *s = d->socket_ctx;
+
+	rx->port = p;
+	rx->train.count = 0;
+	rx->path = (struct path){
+		.hop_limit = 64,
+		.traffic_class = d->tos,
+		.route = ROUTE_UDP,
+		.port_data = (uint8_t)(s - p->sockets),
+		.max_train = MAX_TRAIN,
+		.window = s->window,
+	};
+	memcpy(rx->path.dgid, s->gid, 16);
+	*addr = (struct icrc_address){.ipv6 = s->ipv6, .dst_port = ROCE_UDP_PORT};
+	memcpy(addr->dst, s->local.src, 16);
+	if (s->ipv6) {
+		memcpy(rx->path.sgid, &d->from.in6.sin6_addr, 16);
+		addr->src_port = ntohs(d->from.in6.sin6_port);
+	} else {
+		gid_from_ipv4(rx->path.sgid, &d->from.in4.sin_addr);
+		addr->src_port = ntohs(d->from.in4.sin_port);
+	}
+	icrc_address_bytes(addr->src, rx->path.sgid, s->ipv6);
+}
+
 /* io_receive_fn: cuts a datagram into packets, checks them, and hands trains to the engine. */
 static void receive_datagram(void *arg, const struct io_datagram *d)
 {
 	struct udp_port *p = arg;
-	struct udp_socket *s = d->socket_ctx;
 	uint32_t count = d->len == 0 ? 1 : (d->len - 1) / d->segment + 1;
-	struct icrc_address addr = {.ipv6 = s->ipv6, .dst_port = ROCE_UDP_PORT};
+	struct icrc_address addr;
 	struct dma_segment *seg;
 	struct rx rx;
 
@@ -645,29 +665,7 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 		p->counters.malformed += count;
 		return;
 	}
-	rx.port = p;
-	rx.train.count = 0;
-	rx.path = (struct path){
-		.hop_limit = 64,
-		.traffic_class = d->tos,
-		.route = ROUTE_UDP,
-		.port_data = (uint8_t)(s - p->sockets),
-		.max_train = MAX_TRAIN,
-		.window = s->window,
-	};
-	memcpy(rx.path.dgid, s->gid, 16);
-	memcpy(addr.dst, s->local.src, 16);
-	if (s->ipv6) {
-		memcpy(rx.path.sgid, &d->from.in6.sin6_addr, 16);
-		addr.src_port = ntohs(d->from.in6.sin6_port);
-		memcpy(addr.src, rx.path.sgid, 16);
-	} else {
-		rx.path.sgid[10] = rx.path.sgid[11] = 0xff;
-		memcpy(rx.path.sgid + 12, &d->from.in4.sin_addr, 4);
-		addr.src_port = ntohs(d->from.in4.sin_port);
-		memcpy(addr.src, rx.path.sgid + 12, 4);
-	}
-
+	rx_init(&rx, p, d, &addr);
 	seg = dma_segments(p->engine->dma, count);
 	for (uint32_t i = 0; i < count; i++) {
 		const uint8_t *data = d->data + (size_t)i * d->segment;

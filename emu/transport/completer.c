@@ -12,12 +12,6 @@ static const uint32_t rnr_timer_10us[32] = {
 	2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 };
 
-static bool entry_has_response(const struct send_entry *entry)
-{
-	return entry->kind == KIND_READ_REQUEST || entry->kind == KIND_COMPARE_SWAP ||
-	       entry->kind == KIND_FETCH_ADD;
-}
-
 /* Asks again from una_psn, once until there is progress: a response before this one was lost. */
 static void resend_once(struct qp *qp)
 {
@@ -43,7 +37,7 @@ static bool acknowledge(struct qp *qp, uint32_t psn)
 
 		if (psn_diff(psn, entry->first_psn) <= 0)
 			break;
-		if (entry_has_response(entry) && psn_diff(end, r->una_psn) > 0) {
+		if (kind_has_response(entry->kind) && psn_diff(end, r->una_psn) > 0) {
 			to = psn_diff(entry->first_psn, r->una_psn) > 0 ? entry->first_psn
 									: r->una_psn;
 			break;
@@ -59,6 +53,7 @@ static bool acknowledge(struct qp *qp, uint32_t psn)
 	return false;
 }
 
+/* The responder had no receive: waits as long as it says, then sends again. */
 static void rnr_nak(struct qp *qp, const struct train *t)
 {
 	struct requester *r = &qp->req;
@@ -79,6 +74,7 @@ static void rnr_nak(struct qp *qp, const struct train *t)
 	timer_arm(&qp->engine->timers, &qp->timer, r->rnr_deadline);
 }
 
+/* The responder misses the packet at una_psn: sends again from there. */
 static void sequence_nak(struct qp *qp)
 {
 	struct requester *r = &qp->req;
@@ -100,6 +96,7 @@ static void sequence_nak(struct qp *qp)
 	requester_seek(qp, r->una_psn);
 }
 
+/* A NAK other than RNR: a packet is missing, or the WQE at una has failed for good. */
 static void negative(struct qp *qp, const struct train *t)
 {
 	static const uint8_t status[] = {
@@ -119,6 +116,7 @@ static void negative(struct qp *qp, const struct train *t)
 	requester_fail(qp, status[code]);
 }
 
+/* An ACK, or a NAK of any kind. */
 static void ack_rx(struct qp *qp, const struct train *t)
 {
 	struct requester *r = &qp->req;
@@ -218,6 +216,7 @@ static struct send_entry *expected(struct qp *qp, struct train *t, uint32_t *ind
 	return requester_entry(qp, t->psn, index);
 }
 
+/* A train of READ response packets. */
 static void read_response_rx(struct qp *qp, struct train *t)
 {
 	struct send_entry *entry;
@@ -243,6 +242,7 @@ static void read_response_rx(struct qp *qp, struct train *t)
 	place(qp, index, entry, offset, &t->payload, packet + t->count == entry->packets);
 }
 
+/* The response of an atomic: the value there was. */
 static void atomic_ack_rx(struct qp *qp, struct train *t)
 {
 	struct send_entry *entry;
@@ -251,7 +251,7 @@ static void atomic_ack_rx(struct qp *qp, struct train *t)
 	uint32_t index;
 
 	entry = expected(qp, t, &index);
-	if (!entry || (entry->kind != KIND_COMPARE_SWAP && entry->kind != KIND_FETCH_ADD))
+	if (!entry || !kind_is_atomic(entry->kind))
 		return;
 	orig = dma_scratch(qp->engine->dma, sizeof(*orig));
 	*orig = t->atomic_orig;

@@ -33,8 +33,10 @@ void engine_fini(struct engine *e)
 
 int engine_add_qp(struct engine *e, struct qp *qp)
 {
-	/* Slots are used in turn, so a number comes back as late as possible; slot 0 never is, so
-	 * that no QPN is 0 or 1. */
+	/*
+	 * Slots are used in turn, so a number comes back as late as possible; slot 0 never is, so
+	 * that no QPN is 0 or 1.
+	 */
 	for (uint32_t tries = 0; tries < ENGINE_MAX_QP; tries++) {
 		uint32_t slot = e->next_slot;
 
@@ -154,6 +156,7 @@ void engine_rx(struct engine *e, const struct train *received)
 	}
 }
 
+/* Lets each QP of the run queue do a share of its work; who has more comes again. */
 static void run_queues(struct engine *e)
 {
 	struct cds_list_head batch;
@@ -174,6 +177,7 @@ static void run_queues(struct engine *e)
 	}
 }
 
+/* Sends the ACK or NAK of each QP that owes one. */
 static void send_acks(struct engine *e)
 {
 	struct cds_list_head batch;

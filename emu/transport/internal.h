@@ -41,12 +41,26 @@ void qp_fill_cqe(struct qp *qp, struct vernic_cqe *cqe);
 void qp_fill_train(struct qp *qp, struct train *t, unsigned int kind);
 unsigned int qp_service(const struct qp *qp);
 
+/* @return whether requests of a kind are atomics */
+static inline bool kind_is_atomic(unsigned int kind)
+{
+	return kind == KIND_COMPARE_SWAP || kind == KIND_FETCH_ADD;
+}
+
+/* @return whether requests of a kind are answered with data, not with an ACK alone */
+static inline bool kind_has_response(unsigned int kind)
+{
+	return kind == KIND_READ_REQUEST || kind_is_atomic(kind);
+}
+
+/* @return whether the QP's state lets requests in */
 static inline bool qp_receives(const struct qp *qp)
 {
 	return qp->state == IBV_QPS_RTR || qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD ||
 	       qp->state == IBV_QPS_SQE;
 }
 
+/* @return whether the QP's state has it send requests, or wait for their answers */
 static inline bool qp_sends(const struct qp *qp)
 {
 	return qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD;

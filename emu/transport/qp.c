@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+/* Sets the state, for us and for the client. */
 static void set_state(struct qp *qp, enum ibv_qp_state state)
 {
 	qp->state = state;
@@ -103,6 +104,7 @@ static void reset(struct qp *qp)
 	set_state(qp, IBV_QPS_RESET);
 }
 
+/* Makes the path of the address vector in qp->attr. */
 static void apply_path(struct qp *qp)
 {
 	const struct ibv_ah_attr *ah = &qp->attr.ah_attr;
@@ -119,6 +121,7 @@ static void apply_path(struct qp *qp)
 	qp->engine->ops->route(qp->engine, qp->p.dev, &qp->path);
 }
 
+/* Takes over the attributes of a modify call that was checked. */
 static void apply(struct qp *qp, const struct ibv_qp_attr *a, int mask)
 {
 	struct ibv_qp_attr *to = &qp->attr;

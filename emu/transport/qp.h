@@ -78,6 +78,7 @@ struct requester {
 	bool resent;		  /* went back to una_psn since it last moved */
 	uint64_t deadline;	  /* ns: when the oldest unacknowledged packet times out */
 	uint64_t rnr_deadline;	  /* ns */
+	uint64_t paced_until;	  /* ns, UC: when what was sent is over at its rate */
 	struct send_entry *entry; /* sq_depth of them, by SQ index */
 };
 

@@ -104,20 +104,14 @@ static const struct transition transitions[STATES][STATES] = {
 		},
 };
 
-static bool is_ipv4(const uint8_t gid[16])
-{
-	static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
-
-	return !memcmp(gid, prefix, sizeof(prefix));
-}
-
 /* An address vector must name this port, a GID of it, and one of the same family to go to. */
 static bool av_is_good(const struct device *dev, const struct ibv_ah_attr *ah)
 {
 	return ah->port_num == 1 && ah->is_global && ah->grh.sgid_index < dev->gid_count &&
-	       is_ipv4(ah->grh.dgid.raw) == is_ipv4(dev->gids[ah->grh.sgid_index].raw);
+	       gid_is_ipv4(ah->grh.dgid.raw) == gid_is_ipv4(dev->gids[ah->grh.sgid_index].raw);
 }
 
+/* @return whether the attributes given have values the device allows */
 static bool values_are_good(const struct device *dev, const struct ibv_qp_attr *a, int mask)
 {
 	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |

@@ -26,6 +26,12 @@
  */
 #define MIN_TIMEOUT_NS UINT64_C(16000000)
 
+/*
+ * UC over UDP has nobody to tell it that a socket buffer is full, and what is lost stays lost: it
+ * sends a window in a burst, and 1 byte a ns (8 Gb/s) in the long run.
+ */
+#define UC_NS_PER_BYTE 1
+
 #define SLOT(qp, index) \
 	((qp)->p.sq + (size_t)((index) & ((qp)->p.sq_depth - 1)) * (qp)->p.sq_stride)
 #define ENTRY(qp, index) (&(qp)->req.entry[(index) & ((qp)->p.sq_depth - 1)])
@@ -46,16 +52,6 @@ static const struct {
 	[IBV_WR_ATOMIC_FETCH_AND_ADD] = {true, KIND_FETCH_ADD, IBV_WC_FETCH_ADD, false},
 };
 #define SEND_OPCODES (sizeof(send_opcodes) / sizeof(send_opcodes[0]))
-
-static bool kind_is_atomic(unsigned int kind)
-{
-	return kind == KIND_COMPARE_SWAP || kind == KIND_FETCH_ADD;
-}
-
-static bool kind_has_response(unsigned int kind)
-{
-	return kind == KIND_READ_REQUEST || kind_is_atomic(kind);
-}
 
 void requester_reset(struct qp *qp)
 {
@@ -100,6 +96,7 @@ static void restart_deadline(struct qp *qp)
 		timer_arm(&qp->engine->timers, &qp->timer, qp->req.deadline);
 }
 
+/* No answer in time: sends again from the oldest PSN that has none. */
 static void timed_out(struct qp *qp)
 {
 	struct requester *r = &qp->req;
@@ -122,6 +119,10 @@ void requester_timer(struct timer *t, uint64_t now)
 
 	if (!qp_sends(qp))
 		return;
+	if (qp->p.type != IBV_QPT_RC) {
+		engine_schedule(qp->engine, qp);
+		return;
+	}
 	if (r->rnr_wait) {
 		if (now < r->rnr_deadline) {
 			timer_arm(&qp->engine->timers, t, r->rnr_deadline);
@@ -309,6 +310,7 @@ static bool rd_room(struct qp *qp)
 	return r->rd_tail - r->rd_head < qp->attr.max_rd_atomic;
 }
 
+/* Moves the cursor behind packets that are sent now. @entry: they are of this WQE */
 static void move_cursor(struct qp *qp, const struct send_entry *entry, uint32_t packets)
 {
 	struct requester *r = &qp->req;
@@ -419,6 +421,29 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	return len;
 }
 
+/* UC: counts what is sent against its rate. */
+static void pace(struct qp *qp, uint32_t bytes)
+{
+	struct requester *r = &qp->req;
+
+	if (r->paced_until < qp->engine->now)
+		r->paced_until = qp->engine->now;
+	r->paced_until += (uint64_t)bytes * UC_NS_PER_BYTE;
+}
+
+/* @return whether the QP has to wait for its rate; a timer then runs it again */
+static bool is_paced(struct qp *qp)
+{
+	uint64_t burst = (uint64_t)qp->path.window * UC_NS_PER_BYTE;
+
+	if (qp->p.type != IBV_QPT_UC || qp->path.route != ROUTE_UDP ||
+	    qp->req.paced_until <= qp->engine->now + burst)
+		return false;
+	timer_arm(&qp->engine->timers, &qp->timer, qp->req.paced_until - burst);
+	return true;
+}
+
+/* In SQD: tells the client, if it asked, when everything begun has completed. */
 static void check_drained(struct qp *qp)
 {
 	if (qp->state == IBV_QPS_SQD && qp->sqd_event && qp->req.una == qp->req.begun) {
@@ -436,7 +461,7 @@ bool requester_run(struct qp *qp)
 		struct vernic_send_wqe wqe;
 		struct send_entry *entry;
 
-		if (!qp_sends(qp) || r->rnr_wait)
+		if (!qp_sends(qp) || r->rnr_wait || is_paced(qp))
 			return false;
 		if (!qp->engine->ops->tx_ready(qp->engine, &qp->path))
 			return true;
@@ -462,6 +487,8 @@ bool requester_run(struct qp *qp)
 			if (sent < 0)
 				return false;
 			bytes += (uint32_t)sent;
+			if (qp->p.type == IBV_QPT_UC)
+				pace(qp, (uint32_t)sent);
 		}
 	}
 	return true;
@@ -581,6 +608,7 @@ void requester_fail(struct qp *qp, enum ibv_wc_status status)
 		qp_sq_error(qp);
 }
 
+/* dma_op.done of requester_complete_later(): what the WQE at una sent has been read. */
 static void sent_done(struct dma *dma, struct dma_op *op, int error)
 {
 	struct qp *qp = op->qp;

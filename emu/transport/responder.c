@@ -48,6 +48,7 @@ void responder_start(struct qp *qp)
 
 /* ---- answers owed -------------------------------------------------------------------------- */
 
+/* An ACK goes out at the end of the round. */
 static void owe_ack(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
@@ -59,6 +60,7 @@ static void owe_ack(struct qp *qp)
 	}
 }
 
+/* A NAK for the PSN expected goes out, instead of the ACK. */
 static void owe_nak(struct qp *qp, uint8_t syndrome)
 {
 	struct responder *r = &qp->resp;
@@ -103,6 +105,7 @@ void responder_acknowledge(struct qp *qp)
 
 /* ---- receive WQEs -------------------------------------------------------------------------- */
 
+/* Takes the next WQE of the RQ. @return false if there is none, or the index is nonsense */
 static bool rq_take(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
@@ -147,6 +150,7 @@ int responder_resolve(struct qp *qp, uint32_t offset, uint32_t len, struct dma_l
 			   IBV_ACCESS_LOCAL_WRITE, list);
 }
 
+/* Completes the WQE taken with a flush error. */
 static void flush_one(struct qp *qp)
 {
 	struct vernic_cqe cqe;
@@ -200,6 +204,7 @@ static void memory_failed(struct qp *qp, uint32_t psn)
 	qp_error(qp, -1);
 }
 
+/* dma_op.done of a train: its bytes are in place, or could not be written. */
 static void responder_done(struct dma *dma, struct dma_op *op, int error)
 {
 	struct qp *qp = op->qp;
@@ -326,6 +331,7 @@ static void replay_read(struct qp *qp, const struct train *t)
 	job->length = t->reth.length;
 }
 
+/* A duplicate of an atomic: the stored result, if it is still there, and nothing done twice. */
 static void replay_atomic(struct qp *qp, const struct train *t)
 {
 	struct responder *r = &qp->resp;
@@ -475,6 +481,7 @@ static void accept(struct qp *qp, const struct train *t, const struct dma_list *
 	op->dst = *dst;
 }
 
+/* A train of SEND packets. */
 static void send_rx(struct qp *qp, const struct train *t)
 {
 	struct responder *r = &qp->resp;
@@ -510,6 +517,7 @@ static void write_denied(struct qp *qp, const struct train *t)
 		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
 }
 
+/* A train of RDMA WRITE packets. */
 static void write_rx(struct qp *qp, struct train *t)
 {
 	struct responder *r = &qp->resp;
@@ -592,6 +600,7 @@ static struct response_job *accept_job(struct qp *qp, const struct train *t, uin
 	return job;
 }
 
+/* A READ request. */
 static void read_rx(struct qp *qp, const struct train *t)
 {
 	struct dma_segment seg;
@@ -645,6 +654,7 @@ static void atomic_done(struct dma *dma, struct dma_op *op, int error)
 	engine_schedule(qp->engine, qp);
 }
 
+/* An atomic request. It is done by atomic_done(). */
 static void atomic_rx(struct qp *qp, const struct train *t)
 {
 	struct dma_segment seg;
@@ -694,7 +704,7 @@ void responder_rx(struct qp *qp, struct train *t)
 		write_rx(qp, t);
 	} else if (rc && t->kind == KIND_READ_REQUEST) {
 		read_rx(qp, t);
-	} else if (rc && (t->kind == KIND_COMPARE_SWAP || t->kind == KIND_FETCH_ADD)) {
+	} else if (rc && kind_is_atomic(t->kind)) {
 		atomic_rx(qp, t);
 	}
 	/* UC: accepted or not, the next packet is the next one. */
@@ -738,6 +748,7 @@ static int64_t send_response(struct qp *qp, struct response_job *job)
 	return len;
 }
 
+/* Sends the response of an atomic that is done. */
 static void send_atomic_ack(struct qp *qp, const struct response_job *job)
 {
 	struct train t;

@@ -4,6 +4,7 @@
  * front of what is received.
  */
 #include "internal.h"
+#include "wire/bytes.h"
 
 /* Resolves the WQE's address vector into qp->path; a burst to one peer resolves it once. */
 static bool ud_path(struct qp *qp, const struct vernic_send_wqe *wqe)
@@ -95,22 +96,16 @@ bool ud_run(struct qp *qp)
 	return qp->state == IBV_QPS_RTS;
 }
 
+/* @return the checksum of an IPv4 header without options whose checksum field is 0 */
 static uint16_t ipv4_checksum(const uint8_t *header)
 {
 	uint32_t sum = 0;
 
 	for (int i = 0; i < 20; i += 2)
-		sum += (uint32_t)header[i] << 8 | header[i + 1];
+		sum += get16(header + i);
 	while (sum >> 16)
 		sum = (sum & 0xffff) + (sum >> 16);
 	return (uint16_t)~sum;
-}
-
-static bool gid_is_ipv4(const uint8_t gid[16])
-{
-	static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
-
-	return !memcmp(gid, prefix, sizeof(prefix));
 }
 
 /* The 40 bytes in front of a UD payload: a GRH, or 20 unused bytes and an IPv4 header. */
@@ -123,35 +118,26 @@ static void fill_grh(uint8_t grh[VERNIC_GRH_LEN], const struct train *t)
 	memset(grh, 0, VERNIC_GRH_LEN);
 	if (gid_is_ipv4(path->dgid)) {
 		uint8_t *ip = grh + 20;
-		uint32_t total = payload + 8 + 20;
-		uint16_t sum;
-
 		ip[0] = 0x45;
 		ip[1] = path->traffic_class;
-		ip[2] = (uint8_t)(total >> 8);
-		ip[3] = (uint8_t)total;
+		put16(ip + 2, payload + 8 + 20);
 		ip[6] = 0x40; /* don't fragment */
 		ip[8] = path->hop_limit;
 		ip[9] = 17; /* UDP */
 		memcpy(ip + 12, path->sgid + 12, 4);
 		memcpy(ip + 16, path->dgid + 12, 4);
-		sum = ipv4_checksum(ip);
-		ip[10] = (uint8_t)(sum >> 8);
-		ip[11] = (uint8_t)sum;
+		put16(ip + 10, ipv4_checksum(ip));
 		return;
 	}
-	grh[0] = (uint8_t)(0x60 | path->traffic_class >> 4);
-	grh[1] = (uint8_t)(path->traffic_class << 4 | (path->flow_label >> 16 & 0xf));
-	grh[2] = (uint8_t)(path->flow_label >> 8);
-	grh[3] = (uint8_t)path->flow_label;
-	grh[4] = (uint8_t)((payload + 8) >> 8);
-	grh[5] = (uint8_t)(payload + 8);
+	put32(grh, 6u << 28 | (uint32_t)path->traffic_class << 20 | (path->flow_label & 0xfffff));
+	put16(grh + 4, payload + 8);
 	grh[6] = 17; /* UDP, as it was on the wire */
 	grh[7] = path->hop_limit;
 	memcpy(grh + 8, path->sgid, 16);
 	memcpy(grh + 24, path->dgid, 16);
 }
 
+/* dma_op.done of a datagram. arg[0]: solicited */
 static void received(struct dma *dma, struct dma_op *op, int error)
 {
 	struct qp *qp = op->qp;
@@ -165,8 +151,7 @@ static void received(struct dma *dma, struct dma_op *op, int error)
 		qp_error(qp, -1);
 }
 
-/* Of what is too long, unwanted or wrongly keyed nothing is seen, and the QP stays up (IBTA 9.8.3).
- */
+/* Nothing is seen of what is too long, unwanted or wrongly keyed; the QP stays up (IBTA 9.8.3). */
 void ud_rx(struct qp *qp, struct train *t)
 {
 	uint32_t len = VERNIC_GRH_LEN + t->payload.len;

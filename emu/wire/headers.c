@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "bytes.h"
+
 /* BTH byte 1 */
 #define BTH_SOLICITED 0x80
 #define BTH_MIGREQ 0x40
@@ -15,51 +17,6 @@
 #define BTH_BECN 0x40
 /* BTH byte 8 */
 #define BTH_ACKREQ 0x80
-
-/* Big-endian fields at any alignment. @return the value in host order */
-static uint16_t get16(const uint8_t *p)
-{
-	return (uint16_t)(p[0] << 8 | p[1]);
-}
-
-static uint32_t get24(const uint8_t *p)
-{
-	return (uint32_t)p[0] << 16 | (uint32_t)p[1] << 8 | p[2];
-}
-
-static uint32_t get32(const uint8_t *p)
-{
-	return (uint32_t)p[0] << 24 | get24(p + 1);
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-	return (uint64_t)get32(p) << 32 | get32(p + 4);
-}
-
-static void put16(uint8_t *p, uint16_t v)
-{
-	p[0] = (uint8_t)(v >> 8);
-	p[1] = (uint8_t)v;
-}
-
-static void put24(uint8_t *p, uint32_t v)
-{
-	p[0] = (uint8_t)(v >> 16);
-	put16(p + 1, (uint16_t)v);
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-	put16(p, (uint16_t)(v >> 16));
-	put16(p + 2, (uint16_t)v);
-}
-
-static void put64(uint8_t *p, uint64_t v)
-{
-	put32(p, (uint32_t)(v >> 32));
-	put32(p + 4, (uint32_t)v);
-}
 
 int wire_decode(const uint8_t *data, size_t len, struct wire_packet *pkt)
 {

@@ -23,6 +23,8 @@
 
 #include <isa-l/crc.h>
 
+#include "bytes.h"
+
 #define IPV4_LEN 20
 #define IPV6_LEN 40
 #define UDP_LEN 8
@@ -92,13 +94,6 @@ static uint32_t crc_back(uint32_t v, size_t n)
 	return v;
 }
 
-/* Stores a 16-bit field in network order. */
-static void put16(uint8_t *p, size_t v)
-{
-	p[0] = (uint8_t)(v >> 8);
-	p[1] = (uint8_t)v;
-}
-
 /*
  * Writes what the ICRC covers in front of the BTH.
  * @p: room for LRH_LEN + IPV6_LEN + UDP_LEN
@@ -108,7 +103,7 @@ static void put16(uint8_t *p, size_t v)
 static size_t icrc_pseudo_header(uint8_t *p, const struct icrc_address *addr, uint16_t ip_id,
 				 size_t len)
 {
-	size_t udp_len = UDP_LEN + len + ICRC_LEN;
+	uint32_t udp_len = UDP_LEN + (uint32_t)len + ICRC_LEN;
 	uint8_t *ip = p + LRH_LEN;
 	uint8_t *udp;
 

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define ROCE_UDP_PORT 4791
 #define PSN_MASK 0xffffffu
@@ -207,6 +208,30 @@ uint32_t icrc_compute(const struct icrc_address *addr, uint16_t ip_id, const uin
 bool icrc_check(const struct icrc_address *addr, uint16_t ip_id_hint, const uint8_t *data,
 		size_t len);
 
+/* ---- GIDs ---------------------------------------------------------------------------------- */
+
+/* What is in front of the four bytes of an IPv4 address in a GID (::ffff:a.b.c.d). */
+static const uint8_t gid_ipv4_prefix[12] = {[10] = 0xff, [11] = 0xff};
+
+/* @return whether a GID stands for an IPv4 address */
+static inline bool gid_is_ipv4(const uint8_t gid[16])
+{
+	return memcmp(gid, gid_ipv4_prefix, sizeof(gid_ipv4_prefix)) == 0;
+}
+
+/* Makes a GID of an IPv4 address. @address: four bytes, network order */
+static inline void gid_from_ipv4(uint8_t gid[16], const void *address)
+{
+	memcpy(gid, gid_ipv4_prefix, sizeof(gid_ipv4_prefix));
+	memcpy(gid + 12, address, 4);
+}
+
+/* @return whether a GID is a link-local IPv6 address */
+static inline bool gid_is_link_local(const uint8_t gid[16])
+{
+	return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
+}
+
 /* ---- PSN arithmetic (24 bits) -------------------------------------------------------------- */
 
 /* @return a - b as a signed number, -2^23 .. 2^23 - 1 */
@@ -215,6 +240,7 @@ static inline int32_t psn_diff(uint32_t a, uint32_t b)
 	return (int32_t)((a - b) << 8) >> 8;
 }
 
+/* @return a + n, wrapped */
 static inline uint32_t psn_add(uint32_t a, uint32_t n)
 {
 	return (a + n) & PSN_MASK;

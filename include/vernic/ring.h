@@ -14,8 +14,8 @@
  *      vernic_send_wqe, sq_max_sge SGEs, a data area of sq_data bytes), then the RQ at rq_offset
  *      (slots of rq_stride bytes: struct vernic_recv_wqe and its SGEs).
  * SRQ: struct vernic_srq_ring, then an array of uint32_t slot numbers at index_offset (the ring
- *      proper), then the WQE slots at wqe_offset. A slot is the client's again when a CQE that names
- *      it was polled, so slots come free in any order.
+ *      proper), then the WQE slots at wqe_offset. A slot is the client's again when a CQE that
+ *      names it was polled, so slots come free in any order.
  * CQ:  struct vernic_cq_ring, then CQEs at VERNIC_CQE_OFFSET. A CQE is valid when its lap is
  *      (index >> log2(depth)) + 1.
  */
@@ -37,11 +37,13 @@ static inline uint32_t vernic_load_acquire(const _Atomic uint32_t *p)
 	return atomic_load_explicit(p, memory_order_acquire);
 }
 
+/* For what orders nothing: a look before a load that does, or one behind a full barrier. */
 static inline uint32_t vernic_load_relaxed(const _Atomic uint32_t *p)
 {
 	return atomic_load_explicit(p, memory_order_relaxed);
 }
 
+/* Whoever loads v with vernic_load_acquire() sees what was written before. */
 static inline void vernic_store_release(_Atomic uint32_t *p, uint32_t v)
 {
 	atomic_store_explicit(p, v, memory_order_release);
@@ -97,8 +99,11 @@ struct vernic_sge {
 };
 static_assert(sizeof(struct vernic_sge) == 16, "layout");
 
-/* Above the bits of enum ibv_send_flags. */
-#define VERNIC_SEND_COPIED 0x8000u /* the payload lies in the data area too; SGEs are still checked */
+/*
+ * Above the bits of enum ibv_send_flags: the payload is in the data area too; SGEs are still
+ * checked.
+ */
+#define VERNIC_SEND_COPIED 0x8000u
 
 struct vernic_send_wqe {
 	uint64_t wr_id;

@@ -34,8 +34,7 @@ int cli_fail(const char *format, ...)
 
 int cli_bad_option(const char *subcommand, int opt, char **argv)
 {
-	/* getopt_long() leaves optopt 0 for an unknown long option: then the word itself says it.
-	 */
+	/* For an unknown long option getopt_long() leaves optopt 0: the word itself says it. */
 	const char *word = argv[optind - 1];
 	char letter[3] = {'-', (char)optopt, '\0'};
 

@@ -27,6 +27,7 @@ void context_died(struct context *ctx)
 
 /* ---- operations that do not work ----------------------------------------------------------- */
 
+/* There are no memory windows. */
 static struct ibv_mw *no_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
 	errno = EOPNOTSUPP;
@@ -97,6 +98,7 @@ static const struct ibv_context_ops forked_ops = {
 
 /* ---- fork() -------------------------------------------------------------------------------- */
 
+/* Around fork(): nobody is in the middle of changing the list of contexts. */
 static void fork_prepare(void)
 {
 	pthread_mutex_lock(&contexts_mutex);
@@ -127,6 +129,7 @@ static void fork_child(void)
 	}
 }
 
+/* Once per process. */
 static void process_init(void)
 {
 	pthread_atfork(fork_prepare, fork_parent, fork_child);

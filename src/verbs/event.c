@@ -28,6 +28,7 @@ static struct cq *deliver_cq(struct context *ctx, uint32_t handle, bool completi
 	return cq;
 }
 
+/* As deliver_cq(), for a SRQ. */
 static struct srq *deliver_srq(struct context *ctx, uint32_t handle)
 {
 	struct srq *srq;
@@ -41,6 +42,7 @@ static struct srq *deliver_srq(struct context *ctx, uint32_t handle)
 	return srq;
 }
 
+/* As deliver_cq(), for a QP; NULL also if its index is another QP's by now. */
 static struct qp *deliver_qp(struct context *ctx, uint32_t index, uint32_t qp_num)
 {
 	struct qp *qp = NULL;

@@ -46,6 +46,7 @@ struct spinlock {
 	_Atomic uint32_t held;
 };
 
+/* Leaves the core to its other hardware thread for a moment. */
 static inline void cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -68,6 +69,7 @@ static inline void spin_lock(struct spinlock *lock)
 	}
 }
 
+/* Gives the lock back. */
 static inline void spin_unlock(struct spinlock *lock)
 {
 	vernic_store_release(&lock->held, 0);
@@ -247,6 +249,7 @@ struct qp {
 	struct vernic_send_wqe *wr_cur;
 };
 
+/* From the program's objects to ours. */
 static inline struct context *to_context(struct ibv_context *c)
 {
 	return OBJECT_OF(c, struct context, verbs.context);
@@ -267,6 +270,7 @@ static inline struct srq *to_srq(struct ibv_srq *srq)
 	return (struct srq *)srq;
 }
 
+/* @return whether the daemon is gone, or the process a forked child */
 static inline bool context_dead(struct context *ctx)
 {
 	return vernic_load_acquire(&ctx->dead) != 0;

@@ -40,11 +40,13 @@ static uint32_t slot_home(const struct mr_slots *s, uint32_t key)
 	return key * UINT32_C(0x9e3779b1) >> (32 - s->shift);
 }
 
+/* @return the number of slots, less one */
 static uint32_t slot_mask(const struct mr_slots *s)
 {
 	return (UINT32_C(1) << s->shift) - 1;
 }
 
+/* Makes 2^shift empty slots. @return NULL without memory */
 static struct mr_slots *slots_new(uint32_t shift)
 {
 	struct mr_slots *s = calloc(1, sizeof(*s) + (sizeof(struct mr_slot) << shift));
@@ -78,6 +80,7 @@ void mr_table_fini(struct mr_table *t)
 	pthread_mutex_destroy(&t->mutex);
 }
 
+/* Writes a slot that readers may be looking at; they find out by the table's seq. */
 static void slot_copy(struct mr_slot *to, const struct mr_slot *from)
 {
 	atomic_store_explicit(&to->iova, from->iova, memory_order_relaxed);
@@ -96,6 +99,7 @@ static void slots_insert(struct mr_slots *s, const struct mr_slot *entry)
 	slot_copy(&s->slot[i], entry);
 }
 
+/* Around every change: seq is odd meanwhile, and readers try again. */
 static void write_begin(struct mr_table *t)
 {
 	atomic_store_explicit(&t->seq, t->seq + 1, memory_order_relaxed);

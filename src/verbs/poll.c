@@ -210,6 +210,7 @@ static const struct vernic_cqe *cq_take(struct cq *cq)
 	}
 }
 
+/* Lets the daemon have the CQEs taken so far. */
 static void cq_publish(struct cq *cq)
 {
 	vernic_store_release(&cq->ring->cons, cq->cons);
@@ -222,6 +223,7 @@ static void cq_lock(struct cq *cq)
 		spin_lock(&cq->lock);
 }
 
+/* Undoes cq_lock(). */
 static void cq_unlock(struct cq *cq)
 {
 	if (!cq->single_threaded)
@@ -277,11 +279,13 @@ int poll_cq(struct ibv_cq *ibcq, int num_entries, struct ibv_wc *wc)
 
 /* ---- extended polling: ibv_create_cq_ex(3) ------------------------------------------------- */
 
+/* @return the CQ whose extended interface this is */
 static struct cq *from_ex(struct ibv_cq_ex *ex)
 {
 	return OBJECT_OF(ex, struct cq, ex);
 }
 
+/* The functions of struct ibv_cq_ex, one for each of ibv_create_cq_ex(3). */
 static int ex_next_poll(struct ibv_cq_ex *ex)
 {
 	struct cq *cq = from_ex(ex);
@@ -381,6 +385,7 @@ static uint64_t ex_read_completion_ts(struct ibv_cq_ex *ex)
 	return from_ex(ex)->cur->timestamp;
 }
 
+/* @return a time in ns */
 static uint64_t timespec_ns(const struct timespec *ts)
 {
 	return (uint64_t)ts->tv_sec * 1000000000 + (uint64_t)ts->tv_nsec;

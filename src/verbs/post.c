@@ -67,6 +67,7 @@ static void wake(int fd)
 	(void)n;
 }
 
+/* Tells the worker that something was posted to a QP. */
 static void ring_doorbell(struct qp *qp)
 {
 	if (vernic_ring_doorbell(qp->doorbell, qp->page, qp->index))

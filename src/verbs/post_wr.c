@@ -8,6 +8,7 @@
 
 #include "internal.h"
 
+/* @return the QP whose work request interface this is */
 static struct qp *from_ex(struct ibv_qp_ex *ex)
 {
 	return OBJECT_OF(ex, struct qp, ex);
@@ -40,6 +41,7 @@ static struct vernic_send_wqe *begin(struct ibv_qp_ex *ex, enum ibv_wr_opcode op
 	return qp->wr_cur;
 }
 
+/* The functions of struct ibv_qp_ex, one for each of ibv_wr_post(3). */
 static void wr_start(struct ibv_qp_ex *ex)
 {
 	struct qp *qp = from_ex(ex);

@@ -285,8 +285,7 @@ int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask,
 
 int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
 {
-	/* The daemon places the bytes of all messages of a QP in order of address and of sending.
-	 */
+	/* The daemon places the bytes of a QP's messages in order of address and of sending. */
 	return flags == 0 && (unsigned int)op < 32 && (post_opcodes(qp->qp_type) & (1u << op));
 }
 

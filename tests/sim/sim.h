@@ -29,8 +29,7 @@
 #define US UINT64_C(1000) /* in ns */
 #define MS UINT64_C(1000000)
 
-/* ---- random numbers ---------------------------------------------------------------------------
- */
+/* ---- random numbers ---------------------------------------------------------------------- */
 
 /* A splitmix64 generator: small, and good enough from any seed. */
 struct rng {
@@ -58,8 +57,7 @@ static inline bool rng_chance(struct rng *r, double p)
 	return (double)(rng_next(r) >> 11) < p * 0x1p53;
 }
 
-/* ---- the world ----------------------------------------------------------------------------------
- */
+/* ---- the world --------------------------------------------------------------------------- */
 
 struct world;
 struct host;
@@ -156,8 +154,7 @@ void mm_fill(struct mm *mm, size_t offset, const void *data, size_t len);
 /* Frees what is kept from seed to seed. */
 void world_free_all(void);
 
-/* ---- the client ---------------------------------------------------------------------------------
- */
+/* ---- the client -------------------------------------------------------------------------- */
 
 #define CLIENT_MAX_SGE 4
 #define CLIENT_SQ_DATA 256 /* bytes of a send WQE's data area */
@@ -208,8 +205,7 @@ void client_post_recv(struct client_qp *qp, uint64_t wr_id, const struct vernic_
 		      uint32_t num_sge);
 void client_doorbell(struct client_qp *qp);
 
-/* ---- the program --------------------------------------------------------------------------------
- */
+/* ---- the program ------------------------------------------------------------------------- */
 
 /* Runs one seed. @return true if it passed; else reason is filled in */
 bool program_run(uint64_t seed, const struct options *opt, char *reason, size_t reason_len);

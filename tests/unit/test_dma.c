@@ -216,8 +216,7 @@ START_TEST(agrees_with_a_model)
 }
 END_TEST
 
-/* Operations whose source cannot be read are told; the bytes of all others are as they should be.
- */
+/* Operations whose source cannot be read are told; the bytes of all others are right. */
 START_TEST(failures_stay_alone)
 {
 	struct dma *dma = dma_create(&backend, BOUNCE);

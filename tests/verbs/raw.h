@@ -216,6 +216,22 @@ static inline unsigned long daemon_rss(pid_t pid)
 	return kib;
 }
 
+/* @return whether the daemon is built with a sanitizer: its memory then says nothing */
+static inline int daemon_sanitized(pid_t pid)
+{
+	char path[64], line[4096];
+	int found = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	f = fopen(path, "r");
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		found |= strstr(line, "libasan") || strstr(line, "libtsan");
+	fclose(f);
+	return found;
+}
+
 /* Waits until the daemon has no more descriptors open than before. */
 static inline void daemon_expect_fds(pid_t pid, unsigned int before)
 {

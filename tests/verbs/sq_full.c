@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* A send queue is full for good with unsignaled WRs; a polled CQE frees its slot and those before.
- */
+/* A send queue full of unsignaled WRs stays full; a polled CQE frees its slot and those before. */
 #include "common.h"
 
 int main(void)
