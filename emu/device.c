@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "vernic_config.h"
@@ -29,6 +30,8 @@
  * transport headers, ICRC; rounded up, so that a tunnel's option does not break it.
  */
 #define DEVICE_HEADER_ROOM 80
+
+#define PROBE_TRIES 30 /* 10 ms each */
 
 bool device_owns_gid(const struct device *dev, const uint8_t gid[16])
 {
@@ -72,6 +75,7 @@ static bool gid_of_sockaddr(const struct sockaddr *sa, uint8_t gid[16])
  */
 static int device_probe_bind(const uint8_t gid[16], uint32_t ifindex, uint16_t port)
 {
+	const struct timespec pause = {.tv_nsec = 10000000};
 	union io_address a = {0};
 	socklen_t len;
 	int fd, err = 0;
@@ -91,8 +95,13 @@ static int device_probe_bind(const uint8_t gid[16], uint32_t ifindex, uint16_t p
 	fd = socket(a.sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
-	if (bind(fd, &a.sa, len) != 0)
-		err = -errno;
+	/* The port of a daemon that was killed comes free some 10 ms after its end (io_uring). */
+	for (int tries = 0; tries < PROBE_TRIES; tries++) {
+		err = bind(fd, &a.sa, len) != 0 ? -errno : 0;
+		if (err != -EADDRINUSE)
+			break;
+		nanosleep(&pause, NULL);
+	}
 	close(fd);
 	return err;
 }
