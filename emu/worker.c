@@ -356,9 +356,10 @@ static bool worker_round(struct worker *w)
 {
 	bool busy;
 
-	w->engine.now = host_now();
 	busy = worker_read_mail(w);
 	busy |= worker_scan_doorbells(w);
+	/* Not before the doorbells: a timeout counts from when the client posted, not earlier. */
+	w->engine.now = host_now();
 	if (w->has_udp)
 		busy |= udp_port_receive(w->udp) > 0;
 	busy |= inbox_receive(w);

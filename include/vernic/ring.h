@@ -207,7 +207,7 @@ static_assert(sizeof(struct vernic_cqe) == 128, "layout");
 struct vernic_cq_ring {
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t cons; /* client: CQEs before it were polled */
 	_Alignas(VERNIC_CACHELINE) _Atomic uint64_t arm;  /* client sets, daemon clears */
-	/* Daemon sets it when it queues an event on the channel, the client clears it on reading. */
+	/* The daemon sets it when it queues an event on the channel, the client clears it. */
 	_Atomic uint32_t event_pending;
 };
 

@@ -124,8 +124,7 @@ static bool is_send(unsigned int opcode)
 	return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------
- */
+/* ---- buffers ----------------------------------------------------------------------------- */
 
 /* Takes a scattered buffer of len bytes from a host's memory. */
 static struct buffer buffer_take(struct program *g, struct host *h, uint32_t len)
@@ -183,8 +182,7 @@ static uint32_t buffer_sges(const struct buffer *b, const struct host *h, struct
 	return b->count;
 }
 
-/* ---- making up a program ------------------------------------------------------------------------
- */
+/* ---- making up a program ----------------------------------------------------------------- */
 
 static void fill_random(struct rng *r, uint8_t *p, size_t len)
 {
@@ -424,8 +422,7 @@ static int connect_side(struct side *s, uint32_t psn, uint32_t peer_psn, uint32_
 				     : 0));
 }
 
-/* ---- checks of completions ----------------------------------------------------------------------
- */
+/* ---- checks of completions --------------------------------------------------------------- */
 
 /* A side's name, for messages: its host and pair. */
 #define SIDE_FMT "%c%u op %u: "
@@ -663,8 +660,7 @@ static void recv_cqe(struct side *s, const struct vernic_cqe *cqe)
 	buffer_write(&rv->buffer, mm->model, data, cqe->byte_len);
 }
 
-/* ---- what clients do ----------------------------------------------------------------------------
- */
+/* ---- what clients do --------------------------------------------------------------------- */
 
 static bool all_sent(const struct program *g)
 {
@@ -819,8 +815,7 @@ static void on_event(struct host *h)
 		world_at(h->world, &h->poll, h->world->now + rng_below(&g->world.prog, 20000));
 }
 
-/* ---- a run --------------------------------------------------------------------------------------
- */
+/* ---- a run ------------------------------------------------------------------------------- */
 
 /* Makes the MR that covers all memory of a host. */
 static int register_memory(struct host *h)

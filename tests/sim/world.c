@@ -31,8 +31,7 @@ struct totals totals;
 static struct packet *all_packets, *free_packets;
 static struct mm spare_mm[2];
 
-/* ---- failure, time, memory ----------------------------------------------------------------------
- */
+/* ---- failure, time, memory --------------------------------------------------------------- */
 
 void world_fail(struct world *w, const char *fmt, ...)
 {
@@ -100,8 +99,7 @@ void mm_fill(struct mm *mm, size_t offset, const void *data, size_t len)
 	memcpy(mm->model + offset, data, len);
 }
 
-/* ---- dma backend --------------------------------------------------------------------------------
- */
+/* ---- dma backend ------------------------------------------------------------------------- */
 
 /* Copies between two iovec lists of the same length in bytes. @write: from local to remote */
 static int transfer(struct mm *mm, const struct iovec *local, unsigned nlocal,
@@ -153,8 +151,7 @@ static int sim_writev(struct mm *mm, const struct iovec *local, unsigned nlocal,
 
 static const struct dma_backend sim_dma_backend = {sim_readv, sim_writev};
 
-/* ---- packets ------------------------------------------------------------------------------------
- */
+/* ---- packets ----------------------------------------------------------------------------- */
 
 static struct packet *packet_new(void)
 {
@@ -221,8 +218,7 @@ static void trace(const struct world *w, const struct packet *p, const char *wha
 	       pkt.dest_qpn, pkt.psn, pkt.payload_len, pkt.ackreq ? " ackreq" : "", aeth);
 }
 
-/* ---- the channel --------------------------------------------------------------------------------
- */
+/* ---- the channel ------------------------------------------------------------------------- */
 
 /*
  * Whether a connection's packets pass unharmed: those of a QP that has used up most of its retries.
@@ -305,8 +301,7 @@ static void channel_send(struct world *w, struct packet *p)
 	deliver(w, p, extra);
 }
 
-/* ---- sending: from a train to packets -----------------------------------------------------------
- */
+/* ---- sending: from a train to packets ---------------------------------------------------- */
 
 struct burst {
 	struct world *world;
@@ -438,8 +433,7 @@ static void sim_tx(struct engine *e, struct qp *qp, const struct train *t)
 	}
 }
 
-/* ---- receiving: from packets to trains ----------------------------------------------------------
- */
+/* ---- receiving: from packets to trains --------------------------------------------------- */
 
 static void packet_arrive(struct timer *t, uint64_t now)
 {
@@ -608,8 +602,7 @@ static void host_receive(struct host *h)
 		hand_in(h, &t);
 }
 
-/* ---- hosts --------------------------------------------------------------------------------------
- */
+/* ---- hosts ------------------------------------------------------------------------------- */
 
 void host_kick(struct host *h)
 {
