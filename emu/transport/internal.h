@@ -82,6 +82,8 @@ void requester_start(struct qp *qp);
 /* Sends what may be sent. @return true if there is more to send now */
 bool requester_run(struct qp *qp);
 void requester_timer(struct timer *t, uint64_t now);
+/* In SQD: tells the client, if it asked, when everything begun has completed. */
+void requester_check_drained(struct qp *qp);
 /* Goes back (or forward) to psn: sending goes on there. */
 void requester_seek(struct qp *qp, uint32_t psn);
 /* The entry that psn belongs to, between una and begun, or NULL. *index: its SQ index. */

@@ -444,7 +444,7 @@ static bool is_paced(struct qp *qp)
 }
 
 /* In SQD: tells the client, if it asked, when everything begun has completed. */
-static void check_drained(struct qp *qp)
+void requester_check_drained(struct qp *qp)
 {
 	if (qp->state == IBV_QPS_SQD && qp->sqd_event && qp->req.una == qp->req.begun) {
 		qp->sqd_event = false;
@@ -467,7 +467,7 @@ bool requester_run(struct qp *qp)
 			return true;
 		if (r->next == r->begun) {
 			if (!may_begin(qp)) {
-				check_drained(qp);
+				requester_check_drained(qp);
 				return false;
 			}
 			requester_begin(qp, &wqe);

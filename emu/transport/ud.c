@@ -89,10 +89,7 @@ bool ud_run(struct qp *qp)
 		requester_complete_later(qp, r->next++);
 		r->send_psn = r->max_psn = r->psn;
 	}
-	if (qp->state == IBV_QPS_SQD && qp->sqd_event && r->una == r->begun) {
-		qp->sqd_event = false;
-		qp->engine->ops->qp_event(qp->engine, qp, IBV_EVENT_SQ_DRAINED);
-	}
+	requester_check_drained(qp);
 	return qp->state == IBV_QPS_RTS;
 }
 
