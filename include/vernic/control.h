@@ -60,6 +60,12 @@ enum vernic_command {
 	VERNIC_CMD_MODIFY_QP,
 	VERNIC_CMD_QUERY_QP,
 	VERNIC_CMD_DESTROY_QP,
+	VERNIC_CMD_FAULT_ADD, /* fault rules: of the daemon, on any connection */
+	VERNIC_CMD_FAULT_LIST,
+	VERNIC_CMD_FAULT_CLEAR,
+	VERNIC_CMD_CAPTURE, /* captures until the connection ends */
+	VERNIC_CMD_STATS,   /* counters */
+	VERNIC_CMD_SYSFS,   /* brings a file of the sysfs tree up to date */
 	VERNIC_CMD_COUNT
 };
 
@@ -128,6 +134,32 @@ struct vernic_request {
 			uint32_t attr_mask; /* enum ibv_qp_attr_mask */
 			struct ibv_qp_attr attr;
 		} modify_qp;
+		/* A rule as emu/tap/fault.h reads it, 0-terminated. The reply has its id as handle,
+		 * or EINVAL and a text reply: what is wrong with it. */
+		struct {
+			char rule[VERNIC_FAULT_TEXT];
+		} fault_add;
+		struct {
+			uint32_t json; /* as in status; a text reply */
+		} fault_list;
+		struct {
+			uint32_t id; /* 0: all; ENOENT if there is no such rule */
+		} fault_clear;
+		/* ENODEV: no such device. */
+		struct {
+			char device[VERNIC_NAME_MAX]; /* "": all */
+			uint32_t qpn;		      /* 0: all */
+			uint32_t snaplen;	      /* bytes of a packet kept */
+			uint64_t ring_size;	      /* bytes for each worker's ring */
+		} capture;
+		struct {
+			char device[VERNIC_NAME_MAX]; /* "": all */
+			uint32_t json;		      /* as in status; a text reply */
+			uint32_t qps;		      /* not 0: one by one too */
+		} stats;
+		struct {
+			char path[VERNIC_FAULT_TEXT]; /* below /sys/class/infiniband */
+		} sysfs;
 		uint64_t space[32];
 	};
 };
@@ -198,6 +230,12 @@ struct vernic_reply {
 			struct ibv_qp_cap cap; /* actual */
 			uint64_t size; /* bytes to map */
 		} create_qp;
+		/* fds: [0] the rings, to be mapped */
+		struct {
+			uint32_t workers;
+			uint32_t reserved;
+			uint64_t size; /* bytes to map, in all */
+		} capture;
 		/*
 		 * Also of destroy_qp. state: the state after the command. srq_slot: a SRQ slot the
 		 * QP had taken for a message that will never complete, or VERNIC_NO_SLOT.

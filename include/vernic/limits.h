@@ -4,7 +4,7 @@
 #define VERNIC_LIMITS_H
 
 /* Raised whenever a message or ring layout below include/vernic/ changes. */
-#define VERNIC_ABI_VERSION 1u
+#define VERNIC_ABI_VERSION 2u
 
 #define VERNIC_MAX_WORKERS 16	    /* worker index is QPN bits 0..3 */
 #define VERNIC_MAX_SGE 32	    /* scatter/gather elements of one WR */
@@ -19,5 +19,7 @@
 #define VERNIC_NAME_MAX 64	    /* IBV_SYSFS_NAME_MAX */
 #define VERNIC_GID_MAX 64	    /* GID table entries of a port */
 #define VERNIC_GRH_LEN 40	    /* bytes in front of a UD payload */
+#define VERNIC_MAX_FAULTS 64	    /* fault rules of a daemon */
+#define VERNIC_FAULT_TEXT 256	    /* bytes of a fault rule's text, the 0 included */
 
 #endif
