@@ -3,6 +3,8 @@
  * Very many of everything, and very often: the time of one operation does not grow with what there
  * is or was, and neither does the daemon's memory. `scale FACTOR` does FACTOR per cent of it.
  */
+#include <stdbool.h>
+
 #include "raw.h"
 
 #define QPS 10000
@@ -10,6 +12,9 @@
 #define MR_ROUNDS 200000
 #define AH_ROUNDS 1000000
 #define CONNECT_ROUNDS 5000
+
+/* What grows does so each time; what other programs on the machine do, they do now and then. */
+#define ATTEMPTS 4
 
 static unsigned int percent = 100;
 static pid_t daemon_process;
@@ -45,8 +50,8 @@ static void pace_step(struct pace *p, unsigned int i)
 	p->next += p->each;
 }
 
-/* The last quarter took about what the first one did. */
-static void pace_check(const struct pace *p)
+/* @return whether the last quarter took about what the first one did */
+static bool pace_is_steady(const struct pace *p)
 {
 	double first = p->part[0] < p->part[1] ? p->part[0] : p->part[1];
 	double last = p->part[2] < p->part[3] ? p->part[2] : p->part[3];
@@ -54,7 +59,7 @@ static void pace_check(const struct pace *p)
 	CHECK_EQ(p->parts, 4);
 	printf("%-16s %9.2f us each, then %9.2f us\n", p->name, first * 1e6 / p->each,
 	       last * 1e6 / p->each);
-	CHECK(last < 2.5 * first + 0.1);
+	return last < 2.5 * first + 0.1;
 }
 
 /* The daemon's memory is what it was, give or take some MiB. */
@@ -69,7 +74,7 @@ static void expect_memory(const char *name, unsigned long before)
 }
 
 /* Many QPs in one process, connected in pairs, a message on each; the last one made works too. */
-static void many_qps(struct env *e, unsigned int n)
+static bool many_qps(struct env *e, unsigned int n)
 {
 	struct ibv_qp **qp = calloc(n, sizeof(struct ibv_qp *));
 	struct ibv_qp_init_attr init = env_qp_attr(e);
@@ -105,13 +110,12 @@ static void many_qps(struct env *e, unsigned int n)
 		pace_step(&destroy, i);
 	}
 	free(qp);
-	pace_check(&create);
-	pace_check(&connect);
-	pace_check(&message);
-	pace_check(&destroy);
+	/* All four are printed, whatever the first says. */
+	return pace_is_steady(&create) & pace_is_steady(&connect) & pace_is_steady(&message) &
+	       pace_is_steady(&destroy);
 }
 
-static void many_mrs(struct env *e, unsigned int n)
+static bool many_mrs(struct env *e, unsigned int n)
 {
 	struct ibv_mr **mr = calloc(n, sizeof(struct ibv_mr *));
 	struct pace reg = pace_start("register", n), dereg;
@@ -128,11 +132,10 @@ static void many_mrs(struct env *e, unsigned int n)
 		pace_step(&dereg, i);
 	}
 	free(mr);
-	pace_check(&reg);
-	pace_check(&dereg);
+	return pace_is_steady(&reg) & pace_is_steady(&dereg);
 }
 
-static void mr_rounds(struct env *e, unsigned int n)
+static bool mr_rounds(struct env *e, unsigned int n)
 {
 	struct pace p = pace_start("reg and dereg", n);
 
@@ -143,10 +146,10 @@ static void mr_rounds(struct env *e, unsigned int n)
 		CHECK_EQ(ibv_dereg_mr(mr), 0);
 		pace_step(&p, i);
 	}
-	pace_check(&p);
+	return pace_is_steady(&p);
 }
 
-static void ah_rounds(struct env *e, unsigned int n)
+static bool ah_rounds(struct env *e, unsigned int n)
 {
 	struct ibv_ah_attr attr = {.is_global = 1,
 				   .port_num = 1,
@@ -160,11 +163,11 @@ static void ah_rounds(struct env *e, unsigned int n)
 		CHECK_EQ(ibv_destroy_ah(ah), 0);
 		pace_step(&p, i);
 	}
-	pace_check(&p);
+	return pace_is_steady(&p);
 }
 
 /* Connections one after another, each for one message. */
-static void connect_rounds(struct env *e, unsigned int n)
+static bool connect_rounds(struct env *e, unsigned int n)
 {
 	struct ibv_qp_init_attr init = env_qp_attr(e);
 	struct ibv_sge out = sge_at(e, 0, 3000), in = sge_at(e, 4096, 3000);
@@ -190,14 +193,14 @@ static void connect_rounds(struct env *e, unsigned int n)
 		CHECK_EQ(ibv_destroy_cq(cq), 0);
 		pace_step(&p, i);
 	}
-	pace_check(&p);
+	return pace_is_steady(&p);
 }
 
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
-		void (*run)(struct env *e, unsigned int n);
+		bool (*run)(struct env *e, unsigned int n);
 		unsigned int n;
 	} parts[] = {
 		{"many QPs", many_qps, QPS},
@@ -216,7 +219,8 @@ int main(int argc, char **argv)
 		/* Once for the tables to grow, which are kept. */
 		parts[i].run(&e, i < 2 ? scaled(parts[i].n) : 800);
 		rss = daemon_rss(daemon_process);
-		parts[i].run(&e, scaled(parts[i].n));
+		for (int k = 1; !parts[i].run(&e, scaled(parts[i].n)); k++)
+			CHECK(k < ATTEMPTS);
 		expect_memory(parts[i].name, rss);
 	}
 	env_close(&e);
