@@ -5,13 +5,13 @@
  * Theory of operation
  * -------------------
  * The ICRC is the CRC-32 of 8 bytes ff, the IP and UDP headers and the packet from its BTH on, with
- * the fields that may change on the way read as ff. It covers the IPv4 identification and flags,
- * which a UDP socket does not show. But CRC is linear: if a received packet differs from the one
- * the check assumes in those bits only, the difference D of the two CRCs is what the difference d
- * of the bits makes of an empty register: D = Z^n(d), Z being the step of the register over one
- * zero byte and n the bytes from the field to the end. Z can be undone, so icrc_check() computes
- * d = Z^-n(D) and accepts if d lies within the identification and the three flag bits; 13 of d's
- * 32 bits must be 0, whatever the field's value.
+ * the fields that may change on the way read as ff. It covers the IPv4 identification, which a UDP
+ * socket does not show (and the flags, but those are DF alone in RoCEv2). But CRC is linear: if a
+ * received packet differs from the one the check assumes in those bits only, the difference D of
+ * the two CRCs is what the difference d of the bits makes of an empty register: D = Z^n(d), Z being
+ * the step of the register over one zero byte and n the bytes from the field to the end. Z can be
+ * undone, so icrc_check() computes d = Z^-n(D) and accepts if d lies within the identification; 16
+ * of d's 32 bits must be 0, whatever the field's value.
  *
  * Z^-n is put together of Z^-1, Z^-2, Z^-4, ... Each is a 32x32 bit matrix, kept as four tables by
  * byte, so that a step costs four look-ups.
@@ -35,8 +35,8 @@
 
 #define CRC32_POLYNOMIAL 0xedb88320u /* reflected */
 #define BACK_POWERS 16		     /* covers any UDP length */
-/* Identification and flags as the register sees them: the first byte is the lowest. */
-#define UNKNOWN_BITS 0x00e0ffffu
+/* The identification as the register sees it: the first byte is the lowest. */
+#define UNKNOWN_BITS 0x0000ffffu
 
 /* A linear map of the CRC register: t[j][b] is the image of byte b at place j. */
 struct crc_map {

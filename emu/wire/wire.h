@@ -199,8 +199,8 @@ uint32_t icrc_compute(const struct icrc_address *addr, uint16_t ip_id, const uin
 		      size_t len);
 
 /*
- * Checks the ICRC of a packet whose IPv4 identification and flags are not known: any value of
- * those 16 + 3 bits is accepted, nothing else.
+ * Checks the ICRC of a packet whose IPv4 identification is not known: any value of those 16 bits is
+ * accepted, nothing else. The flags are DF alone.
  * @ip_id_hint: the identification tried first
  * @data, @len: from the BTH to the ICRC inclusive, bytes; len >= BTH_LEN + ICRC_LEN
  * @return true if good
