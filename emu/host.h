@@ -32,14 +32,20 @@ static inline uint64_t host_now(void)
 	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-/* @return whether a device of this daemon has the GID */
-static inline bool host_owns_gid(const struct host *host, const uint8_t gid[16])
+/* @return the device of this daemon that has the GID, or NULL */
+static inline const struct device *host_find_device(const struct host *host, const uint8_t gid[16])
 {
 	for (unsigned int i = 0; i < host->device_count; i++) {
 		if (device_owns_gid(&host->device[i]->dev, gid))
-			return true;
+			return &host->device[i]->dev;
 	}
-	return false;
+	return NULL;
+}
+
+/* @return whether a device of this daemon has the GID */
+static inline bool host_owns_gid(const struct host *host, const uint8_t gid[16])
+{
+	return host_find_device(host, gid) != NULL;
 }
 
 #endif

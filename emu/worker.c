@@ -221,11 +221,12 @@ static void inbox_send(struct worker *from, struct worker *to, const struct trai
 	struct inbox_item *item;
 	struct dma_op *op;
 
-	if (atomic_load(&to->inbox_bytes) > INBOX_LIMIT)
+	item = atomic_load(&to->inbox_bytes) <= INBOX_LIMIT ? malloc(sizeof(*item) + t->payload.len)
+							    : NULL;
+	if (item == NULL) {
+		engine_not_sent(&from->engine, t, t->count);
 		return;
-	item = malloc(sizeof(*item) + t->payload.len);
-	if (item == NULL)
-		return;
+	}
 	item->to = to;
 	item->train = *t;
 	item->path = *t->path;
@@ -286,9 +287,10 @@ static void worker_tx(struct engine *e, struct qp *qp, const struct train *t)
 			inbox_send(w, w->host->worker[owner], t);
 		break;
 	case ROUTE_UDP:
-		udp_port_tx(w->udp, t);
+		engine_not_sent(e, t, udp_port_tx(w->udp, t));
 		break;
 	case ROUTE_NONE:
+		engine_not_sent(e, t, t->count);
 		break;
 	}
 }
@@ -339,6 +341,16 @@ static void worker_cq_event(struct engine *e, struct cq *cq)
 	client_cq_event(cq);
 }
 
+/* engine_ops.find_device */
+static const struct device *worker_find_device(struct engine *e, const uint8_t gid[16])
+{
+	const struct worker *w = e->host;
+
+	return host_find_device(w->host, gid);
+}
+
+static_assert(CONFIG_MAX_DEVICES <= ENGINE_MAX_DEVICES, "engines count for every device");
+
 static const struct engine_ops worker_engine_ops = {
 	.tx = worker_tx,
 	.tx_ready = worker_tx_ready,
@@ -347,6 +359,7 @@ static const struct engine_ops worker_engine_ops = {
 	.cq_error = worker_cq_error,
 	.srq_limit = worker_srq_limit,
 	.cq_event = worker_cq_event,
+	.find_device = worker_find_device,
 };
 
 /* ---- the loop --------------------------------------------------------------------------- */
@@ -674,7 +687,7 @@ static int worker_get_status_call(void *arg)
 
 	call->status->io = io_name(w->io);
 	call->status->qps = w->engine.qp_count;
-	call->status->engine = w->engine.counters;
+	engine_get_counters(&w->engine, &call->status->engine);
 	call->status->udp = *udp_port_counters(w->udp);
 	return 0;
 }

@@ -27,8 +27,8 @@ static const struct {
 	COUNTER(engine, out_of_sequence),  COUNTER(engine, rnr_nak_sent),
 	COUNTER(engine, rnr_nak_received), COUNTER(engine, seq_nak_received),
 	COUNTER(engine, timeouts),	   COUNTER(engine, retransmits),
-	COUNTER(engine, completions),	   COUNTER(udp, bad_icrc),
-	COUNTER(udp, malformed),	   COUNTER(udp, rx_datagrams),
+	COUNTER(engine, completions),	   COUNTER(engine, bad_icrc),
+	COUNTER(engine, malformed),	   COUNTER(udp, rx_datagrams),
 	COUNTER(udp, tx_datagrams),
 };
 #define STATUS_COUNTERS (sizeof(status_counters) / sizeof(status_counters[0]))

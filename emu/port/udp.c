@@ -468,7 +468,7 @@ static void append_packet(struct burst *b, const struct wire_packet *pkt, uint32
 	b->closed = len < b->packet;
 }
 
-void udp_port_tx(struct udp_port *p, const struct train *t)
+uint32_t udp_port_tx(struct udp_port *p, const struct train *t)
 {
 	struct dma_segment *seg;
 	struct wire_packet pkt;
@@ -479,7 +479,7 @@ void udp_port_tx(struct udp_port *p, const struct train *t)
 
 	if (t->count == 0 || t->count > MAX_TRAIN / 256 ||
 	    (t->count > 1 && t->payload.len < t->mtu * (t->count - 1)))
-		return;
+		return t->count;
 	seg = dma_segments(p->engine->dma, t->count);
 	train_headers(t, &pkt);
 	for (i = 0; i < t->count; i++) {
@@ -497,12 +497,15 @@ void udp_port_tx(struct udp_port *p, const struct train *t)
 			from = i;
 			packet = b ? b->count : 0;
 		}
-		if (!b)
-			return; /* no buffer: what is lost is sent again */
+		if (!b) {
+			/* No buffer: what is lost is sent again. */
+			return t->count - i;
+		}
 		append_packet(b, &pkt, len, &seg[i]);
 	}
 	if (b)
 		gather(p, t, b, seg + from, i - from, from * t->mtu, packet);
+	return t->count - i;
 }
 
 /* Computes the ICRCs of a burst and hands it to the io. */
@@ -654,6 +657,8 @@ static void rx_init(struct rx *rx, struct udp_port *p, const struct io_datagram 
 static void receive_datagram(void *arg, const struct io_datagram *d)
 {
 	struct udp_port *p = arg;
+	const struct udp_socket *s = d->socket_ctx;
+	struct qp_counters *device = &p->engine->device[s->dev->index];
 	uint32_t count = d->len == 0 ? 1 : (d->len - 1) / d->segment + 1;
 	struct icrc_address addr;
 	struct dma_segment *seg;
@@ -662,7 +667,7 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 	p->counters.rx_datagrams += count;
 	/* Beyond the segments of the kernel's GRO, and of the arena. */
 	if (count > 1024) {
-		p->counters.malformed += count;
+		device->rx_malformed += count;
 		return;
 	}
 	rx_init(&rx, p, d, &addr);
@@ -675,11 +680,11 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 		struct wire_packet pkt;
 
 		if (len >= BTH_LEN + ICRC_LEN && !icrc_check(&addr, (uint16_t)i, data, len)) {
-			p->counters.bad_icrc++;
+			device->rx_icrc_encapsulated++;
 			continue;
 		}
 		if (wire_decode(data, len, &pkt) != 0) {
-			p->counters.malformed++;
+			device->rx_malformed++;
 			continue;
 		}
 		op = &wire_opcodes[pkt.opcode];

@@ -11,8 +11,6 @@
 struct udp_port;
 
 struct udp_counters {
-	uint64_t bad_icrc;
-	uint64_t malformed;
 	uint64_t rx_datagrams;
 	uint64_t tx_datagrams;
 };
@@ -37,8 +35,8 @@ bool udp_port_route(struct udp_port *p, const struct device *dev, struct path *p
 
 bool udp_port_ready(struct udp_port *p);
 
-/* engine_ops.tx: queues the gather and the packets. */
-void udp_port_tx(struct udp_port *p, const struct train *t);
+/* Queues the gather and the packets. @return the packets at its end that could not be sent */
+uint32_t udp_port_tx(struct udp_port *p, const struct train *t);
 
 /* Hands in what arrived (engine_rx). @return datagrams */
 unsigned int udp_port_receive(struct udp_port *p);

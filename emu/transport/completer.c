@@ -18,6 +18,8 @@ static void resend_once(struct qp *qp)
 	if (qp->req.resent)
 		return;
 	qp->req.resent = true;
+	qp->counters.implied_nak_seq_err++;
+	qp->counters.completer_retry_err++;
 	requester_seek(qp, qp->req.una_psn);
 }
 
@@ -58,10 +60,11 @@ static void rnr_nak(struct qp *qp, const struct train *t)
 {
 	struct requester *r = &qp->req;
 
-	qp->engine->counters.rnr_nak_received++;
+	qp->counters.rcvd_rnr_err++;
 	if (r->rnr_wait)
 		return;
 	if (r->rnr_left == 0) {
+		qp->counters.retry_rnr_exceeded_err++;
 		requester_fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
 		return;
 	}
@@ -79,19 +82,21 @@ static void sequence_nak(struct qp *qp)
 {
 	struct requester *r = &qp->req;
 
-	qp->engine->counters.seq_nak_received++;
+	qp->counters.rcvd_seq_err++;
 	/* Behind an RNR NAK: what it asks for is sent when the wait is over. */
 	if (r->rnr_wait)
 		return;
 	if (r->resent) {
 		/* A second time for the same PSN, with no progress: it counts as a retry. */
 		if (r->retry_left == 0) {
+			qp->counters.retry_exceeded_err++;
 			requester_fail(qp, IBV_WC_RETRY_EXC_ERR);
 			return;
 		}
 		r->retry_left--;
 	}
 	r->resent = true;
+	qp->counters.completer_retry_err++;
 	r->window = r->window / 2 > 4 * qp->mtu ? r->window / 2 : 4 * qp->mtu;
 	requester_seek(qp, r->una_psn);
 }
@@ -113,6 +118,8 @@ static void negative(struct qp *qp, const struct train *t)
 	}
 	if (code >= sizeof(status))
 		return; /* reserved: ignored */
+	qp->counters.req_remote_access_errors += code == NAK_REMOTE_ACCESS;
+	qp->counters.req_remote_invalid_request += code == NAK_INVALID_REQUEST;
 	requester_fail(qp, status[code]);
 }
 

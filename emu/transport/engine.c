@@ -16,7 +16,8 @@ int engine_init(struct engine *e, const struct engine_ops *ops, void *host, uint
 	CDS_INIT_LIST_HEAD(&e->acks);
 	e->qps = calloc(ENGINE_MAX_QP, sizeof(*e->qps));
 	e->generation = calloc(ENGINE_MAX_QP, sizeof(*e->generation));
-	if (!e->qps || !e->generation) {
+	e->device = calloc(ENGINE_MAX_DEVICES, sizeof(*e->device));
+	if (!e->qps || !e->generation || !e->device) {
 		engine_fini(e);
 		return -ENOMEM;
 	}
@@ -27,6 +28,7 @@ void engine_fini(struct engine *e)
 {
 	free(e->qps);
 	free(e->generation);
+	free(e->device);
 	free(e->dirty);
 	timer_heap_free(&e->timers);
 }
@@ -47,6 +49,8 @@ int engine_add_qp(struct engine *e, struct qp *qp)
 			return -ENOMEM;
 		e->qps[slot] = qp;
 		e->qp_count++;
+		if (e->slot_end <= slot)
+			e->slot_end = slot + 1;
 		qp->qpn = QPN_MAKE(e->generation[slot], slot, e->worker);
 		e->generation[slot]++;
 		return 0;
@@ -58,6 +62,7 @@ void engine_remove_qp(struct engine *e, struct qp *qp)
 {
 	e->qps[QPN_SLOT(qp->qpn)] = NULL;
 	e->qp_count--;
+	counters_add(&e->device[qp->p.dev->index], &qp->counters);
 }
 
 struct qp *engine_find_qp(struct engine *e, uint32_t qpn)
@@ -124,16 +129,118 @@ static bool train_is_for(const struct qp *qp, const struct train *t)
 	       !memcmp(qp->path.sgid, t->path->dgid, 16);
 }
 
+/* ---- counters ------------------------------------------------------------------------------ */
+
+/* Octets of a train's packets on the wire, each from its BTH to its ICRC. */
+static uint64_t train_octets(const struct train *t)
+{
+	/* Of a message's first packet, or of a READ response's last one too. */
+	static const uint8_t extended[KIND_COUNT] = {
+		[KIND_WRITE] = RETH_LEN,
+		[KIND_READ_REQUEST] = RETH_LEN,
+		[KIND_READ_RESPONSE] = AETH_LEN,
+		[KIND_ACK] = AETH_LEN,
+		[KIND_ATOMIC_ACK] = AETH_LEN + ATOMICACKETH_LEN,
+		[KIND_COMPARE_SWAP] = ATOMICETH_LEN,
+		[KIND_FETCH_ADD] = ATOMICETH_LEN,
+	};
+	uint32_t with = t->first;
+
+	if (t->kind == KIND_READ_RESPONSE && t->last && (!t->first || t->count > 1))
+		with++;
+	return (uint64_t)t->count * (BTH_LEN + ICRC_LEN) + with * extended[t->kind] +
+	       ((t->payload.len + UINT64_C(3)) & ~UINT64_C(3)) +
+	       (t->service == WIRE_UD ? DETH_LEN : 0) + (t->imm ? IMMDT_LEN : 0) +
+	       (t->inv ? IETH_LEN : 0);
+}
+
+void engine_tx(struct qp *qp, const struct train *t)
+{
+	qp->counters.sent_pkts += t->count;
+	qp->counters.xmit_data += train_octets(t) / 4;
+	qp->engine->ops->tx(qp->engine, qp, t);
+}
+
+void engine_not_sent(struct engine *e, const struct train *t, uint32_t count)
+{
+	struct qp *qp = count ? engine_find_qp(e, t->src_qpn) : NULL;
+	struct train sent = *t;
+
+	if (!qp)
+		return;
+	qp->counters.sent_pkts -= count;
+	qp->counters.send_err += count;
+	qp->counters.xmit_data -= train_octets(t) / 4;
+	if (count == t->count)
+		return;
+	/* All but the last packet have the same size. */
+	sent.count -= count;
+	sent.payload.len = sent.count * t->mtu;
+	sent.last = sent.imm = sent.inv = false;
+	qp->counters.xmit_data += train_octets(&sent) / 4;
+}
+
+/* Counts a train that is for no QP. */
+static void drop_stray(struct engine *e, const struct train *t)
+{
+	const struct device *dev = NULL;
+	struct qp_counters *c;
+
+	if (e->ops->find_device)
+		dev = e->ops->find_device(e, t->path->dgid);
+	if (!dev)
+		return;
+	c = &e->device[dev->index];
+	c->rcvd_pkts += t->count;
+	c->rcv_data += train_octets(t) / 4;
+	c->rx_dropped += t->count;
+}
+
+void engine_sum_counters(const struct engine *e, const struct device *dev, struct qp_counters *sum)
+{
+	for (uint32_t i = 0; i < ENGINE_MAX_DEVICES; i++)
+		if (!dev || i == dev->index)
+			counters_add(sum, &e->device[i]);
+	for (uint32_t slot = 0; slot < e->slot_end; slot++)
+		if (e->qps[slot] && (!dev || e->qps[slot]->p.dev == dev))
+			counters_add(sum, &e->qps[slot]->counters);
+}
+
+void engine_get_counters(const struct engine *e, struct engine_counters *c)
+{
+	struct qp_counters sum = {0};
+
+	engine_sum_counters(e, NULL, &sum);
+	*c = (struct engine_counters){
+		.tx_packets = sum.sent_pkts + sum.send_err,
+		.rx_packets = sum.rcvd_pkts,
+		.rx_dropped = sum.rx_dropped,
+		.duplicates = sum.duplicate_request,
+		.out_of_sequence = sum.out_of_sequence,
+		.rnr_nak_sent = sum.send_rnr_err,
+		.rnr_nak_received = sum.rcvd_rnr_err,
+		.seq_nak_received = sum.rcvd_seq_err,
+		.timeouts = sum.local_ack_timeout_err,
+		.retransmits = sum.retransmitted_pkts,
+		.completions = sum.completions,
+		.bad_icrc = sum.rx_icrc_encapsulated,
+		.malformed = sum.rx_malformed,
+	};
+}
+
+/* ---- receiving, and a round ---------------------------------------------------------------- */
+
 void engine_rx(struct engine *e, const struct train *received)
 {
 	struct train t = *received; /* the handlers cut it as they go */
 	struct qp *qp = engine_find_qp(e, t.dst_qpn);
 
-	e->counters.rx_packets += t.count;
 	if (!qp || !train_is_for(qp, &t)) {
-		e->counters.rx_dropped += t.count;
+		drop_stray(e, &t);
 		return;
 	}
+	qp->counters.rcvd_pkts += t.count;
+	qp->counters.rcv_data += train_octets(&t) / 4;
 	if (qp->state == IBV_QPS_RTR && !qp->established && qp->p.type != IBV_QPT_UD) {
 		qp->established = true;
 		e->ops->qp_event(e, qp, IBV_EVENT_COMM_EST);
@@ -145,7 +252,7 @@ void engine_rx(struct engine *e, const struct train *received)
 		if (qp->p.type == IBV_QPT_RC && qp_sends(qp))
 			completer_rx(qp, &t);
 		else
-			e->counters.rx_dropped += t.count;
+			qp->counters.rx_dropped += t.count;
 		break;
 	default:
 		if (qp->p.type == IBV_QPT_UD)

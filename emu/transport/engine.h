@@ -32,6 +32,7 @@
 #include "../object.h"
 #include "../timer.h"
 #include "../wire/wire.h"
+#include "counters.h"
 
 struct engine;
 struct qp;
@@ -41,6 +42,7 @@ struct qp;
 #define QPN_SLOT(qpn) (((qpn) >> 4) & 0xffff)
 #define QPN_MAKE(gen, slot, worker) (((gen)&0xf) << 20 | (slot) << 4 | (worker))
 #define ENGINE_MAX_QP 65536
+#define ENGINE_MAX_DEVICES 64
 
 /* Which port a path leaves by. */
 enum route {
@@ -123,9 +125,12 @@ struct engine_ops {
 	void (*srq_limit)(struct engine *e, struct srq *srq);
 	/* A completion event is due on the CQ's channel. */
 	void (*cq_event)(struct engine *e, struct cq *cq);
+	/* @return the device that has the GID, or NULL. Without it, what reaches no QP is counted
+	 * nowhere. */
+	const struct device *(*find_device)(struct engine *e, const uint8_t gid[16]);
 };
 
-/* What happened, for `vernic status`. */
+/* What happened, for `vernic status`: sums of what the QPs count. */
 struct engine_counters {
 	uint64_t tx_packets;
 	uint64_t rx_packets;
@@ -138,6 +143,8 @@ struct engine_counters {
 	uint64_t timeouts;
 	uint64_t retransmits;
 	uint64_t completions;
+	uint64_t bad_icrc;
+	uint64_t malformed;
 };
 
 struct engine {
@@ -154,8 +161,10 @@ struct engine {
 	struct qp **qps; /* by slot */
 	uint8_t *generation;
 	uint32_t next_slot;
+	uint32_t slot_end; /* slots before it have been used */
 	uint32_t qp_count;
-	struct engine_counters counters;
+	/* By device index: what was counted for no QP, and by QPs that are gone. */
+	struct qp_counters *device;
 };
 
 /* @return 0 or -ENOMEM. dma stays the caller's. */
@@ -177,6 +186,17 @@ void engine_rx(struct engine *e, const struct train *t);
  * @return true if there is more to do at once
  */
 bool engine_run(struct engine *e);
+
+/* Adds up what QPs count: of one device, or of all with NULL; those that are gone included. */
+void engine_sum_counters(const struct engine *e, const struct device *dev, struct qp_counters *sum);
+void engine_get_counters(const struct engine *e, struct engine_counters *c);
+
+/*
+ * The last packets of a train that ops.tx() was given could not be sent: they count as send_err,
+ * not as sent.
+ * @count: 0 to t->count
+ */
+void engine_not_sent(struct engine *e, const struct train *t, uint32_t count);
 
 /* @return when engine_run() is due without other cause: ns, UINT64_MAX if never */
 static inline uint64_t engine_deadline(const struct engine *e)

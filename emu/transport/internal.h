@@ -21,6 +21,8 @@ void engine_unlink(struct engine *e, struct qp *qp);
 /* Adds and removes a QP; adding gives it its QPN. @return 0 or -ENOMEM */
 int engine_add_qp(struct engine *e, struct qp *qp);
 void engine_remove_qp(struct engine *e, struct qp *qp);
+/* Counts a train of the QP and hands it to ops->tx(). */
+void engine_tx(struct qp *qp, const struct train *t);
 
 /* ---- qp.c ---- */
 

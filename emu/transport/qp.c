@@ -217,7 +217,22 @@ void qp_query(const struct qp *qp, struct ibv_qp_attr *attr)
 
 void qp_complete(struct qp *qp, struct cq *cq, struct vernic_cqe *cqe, bool solicited)
 {
-	qp->engine->counters.completions++;
+	struct qp_counters *c = &qp->counters;
+
+	c->completions++;
+	if (cqe->status != IBV_WC_SUCCESS) {
+		bool flushed = cqe->status == IBV_WC_WR_FLUSH_ERR;
+
+		if (cqe->queue == VERNIC_CQE_SQ) {
+			c->req_cqe_error++;
+			c->req_cqe_flush_error += flushed;
+		} else {
+			c->resp_cqe_error++;
+			c->resp_cqe_flush_error += flushed;
+		}
+	} else if (cqe->queue != VERNIC_CQE_SQ) {
+		c->rdma_recvs++;
+	}
 	if (!cq_push(qp->engine, cq, cqe, solicited))
 		qp_error(qp, IBV_EVENT_QP_FATAL);
 }

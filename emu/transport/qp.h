@@ -161,6 +161,7 @@ struct qp {
 	struct cds_list_head run_node;
 	struct cds_list_head ack_node;
 	struct timer timer;
+	struct qp_counters counters;
 	struct requester req;
 	struct responder resp;
 };

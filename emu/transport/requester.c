@@ -101,13 +101,15 @@ static void timed_out(struct qp *qp)
 {
 	struct requester *r = &qp->req;
 
-	qp->engine->counters.timeouts++;
+	qp->counters.local_ack_timeout_err++;
 	if (r->retry_left == 0) {
+		qp->counters.retry_exceeded_err++;
 		requester_fail(qp, IBV_WC_RETRY_EXC_ERR);
 		return;
 	}
 	r->retry_left--;
 	r->window = r->window / 2 > qp->mtu ? r->window / 2 : qp->mtu;
+	qp->counters.completer_retry_err++;
 	requester_seek(qp, r->una_psn);
 	restart_deadline(qp);
 }
@@ -317,7 +319,7 @@ static void move_cursor(struct qp *qp, const struct send_entry *entry, uint32_t 
 	bool idle = psn_diff(r->max_psn, r->una_psn) <= 0;
 
 	if (psn_diff(r->send_psn, r->max_psn) < 0)
-		qp->engine->counters.retransmits += packets;
+		qp->counters.retransmitted_pkts += packets;
 	r->send_psn = psn_add(r->send_psn, packets);
 	if (psn_diff(r->send_psn, r->max_psn) > 0)
 		r->max_psn = r->send_psn;
@@ -375,8 +377,7 @@ static uint32_t send_rd_request(struct qp *qp, const struct send_entry *entry)
 	}
 	r->rd_end[r->rd_tail++ % VERNIC_MAX_RD_ATOMIC] = psn_add(r->send_psn, packets);
 	move_cursor(qp, entry, packets);
-	qp->engine->counters.tx_packets++;
-	qp->engine->ops->tx(qp->engine, qp, &t);
+	engine_tx(qp, &t);
 	return packets;
 }
 
@@ -414,8 +415,7 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	t.reth.rkey = entry->rkey;
 	t.reth.length = entry->length;
 	move_cursor(qp, entry, packets);
-	qp->engine->counters.tx_packets += packets;
-	qp->engine->ops->tx(qp->engine, qp, &t);
+	engine_tx(qp, &t);
 	if (t.last && qp->p.type == IBV_QPT_UC)
 		requester_complete_later(qp, index);
 	return len;
@@ -572,6 +572,7 @@ void requester_complete(struct qp *qp, struct vernic_cqe *cqe)
 	}
 	if (kind_has_response(entry->kind))
 		r->rd_entries--;
+	qp->counters.rdma_sends += entry->kind == KIND_SEND;
 	r->una++;
 }
 

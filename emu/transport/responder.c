@@ -92,15 +92,14 @@ void responder_acknowledge(struct qp *qp)
 		t.psn = r->nak_psn;
 		t.aeth.syndrome = r->nak;
 		if (AETH_CLASS(r->nak) == AETH_RNR_NAK)
-			qp->engine->counters.rnr_nak_sent++;
+			qp->counters.send_rnr_err++;
 	} else {
 		t.psn = r->ack_psn;
 		t.aeth.syndrome = AETH_ACK | AETH_NO_CREDITS;
 	}
 	t.aeth.msn = r->ack_msn;
 	r->nak = 0;
-	qp->engine->counters.tx_packets++;
-	qp->engine->ops->tx(qp->engine, qp, &t);
+	engine_tx(qp, &t);
 }
 
 /* ---- receive WQEs -------------------------------------------------------------------------- */
@@ -250,6 +249,8 @@ static void fail_recv(struct qp *qp, enum ibv_wc_status status, enum aeth_nak na
 	struct responder *r = &qp->resp;
 	struct dma_op *op = submit(qp, r->ack_psn, 1, DONE_CQE | DONE_SOLICITED);
 
+	qp->counters.resp_local_length_error += status == IBV_WC_LOC_LEN_ERR;
+	qp->counters.resp_remote_access_errors += nak == NAK_REMOTE_ACCESS;
 	responder_fill_cqe(qp, &op->cqe);
 	op->cqe.status = status;
 	r->have_wqe = false;
@@ -261,6 +262,7 @@ static void fail_recv(struct qp *qp, enum ibv_wc_status status, enum aeth_nak na
 /* Ends the connection with a NAK (class B and C errors, IBTA 9.9.3); UC drops the message. */
 static void refuse(struct qp *qp, enum aeth_nak code, int event)
 {
+	qp->counters.resp_remote_access_errors += code == NAK_REMOTE_ACCESS;
 	if (qp->p.type != IBV_QPT_RC) {
 		qp->resp.kind = KIND_NONE;
 		return;
@@ -272,6 +274,7 @@ static void refuse(struct qp *qp, enum aeth_nak code, int event)
 /* No receive is posted: RNR NAK; UC drops the message. */
 static void not_ready(struct qp *qp)
 {
+	qp->counters.out_of_buffer++;
 	if (qp->p.type == IBV_QPT_RC)
 		owe_nak(qp, AETH_RNR_NAK | qp->attr.min_rnr_timer);
 	else
@@ -375,12 +378,15 @@ static bool check_psn(struct qp *qp, struct train *t)
 		return true;
 	}
 	if (diff > 0) {
-		qp->engine->counters.out_of_sequence += t->count;
-		if (!r->nak_sent)
+		qp->counters.out_of_sequence += t->count;
+		if (!r->nak_sent) {
+			qp->counters.out_of_seq_request++;
 			owe_nak(qp, AETH_NAK | NAK_PSN_SEQUENCE);
+		}
 		return false;
 	}
-	qp->engine->counters.duplicates += t->count;
+	/* Of a train only those before the one expected. */
+	qp->counters.duplicate_request += t->count < (uint32_t)-diff ? t->count : (uint32_t)-diff;
 	switch (t->kind) {
 	case KIND_READ_REQUEST:
 		replay_read(qp, t);
@@ -455,6 +461,7 @@ static void accept(struct qp *qp, const struct train *t, const struct dma_list *
 			 (t->solicited ? DONE_SOLICITED : 0);
 	struct dma_op *op;
 
+	qp->counters.rx_write_requests += t->kind == KIND_WRITE && t->first;
 	r->epsn = psn_add(t->psn, t->count);
 	r->kind = t->last ? KIND_NONE : t->kind;
 	r->offset += t->payload.len;
@@ -592,6 +599,8 @@ static struct response_job *accept_job(struct qp *qp, const struct train *t, uin
 	r->msn = (r->msn + 1) & 0xffffff;
 	r->job_fresh++;
 	r->epsn = psn_add(t->psn, packets);
+	qp->counters.rx_read_requests += t->kind == KIND_READ_REQUEST;
+	qp->counters.rx_atomic_requests += kind_is_atomic(t->kind);
 	job->fresh = true;
 	job->psn = t->psn;
 	job->msn = r->msn;
@@ -743,8 +752,7 @@ static int64_t send_response(struct qp *qp, struct response_job *job)
 		}
 	}
 	job->sent += len;
-	qp->engine->counters.tx_packets += t.count;
-	qp->engine->ops->tx(qp->engine, qp, &t);
+	engine_tx(qp, &t);
 	return len;
 }
 
@@ -760,8 +768,7 @@ static void send_atomic_ack(struct qp *qp, const struct response_job *job)
 	t.aeth.syndrome = AETH_ACK | AETH_NO_CREDITS;
 	t.aeth.msn = job->msn;
 	t.atomic_orig = job->orig;
-	qp->engine->counters.tx_packets++;
-	qp->engine->ops->tx(qp->engine, qp, &t);
+	engine_tx(qp, &t);
 }
 
 bool responder_run(struct qp *qp)

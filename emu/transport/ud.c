@@ -49,8 +49,7 @@ static enum ibv_wc_status ud_send(struct qp *qp, const struct vernic_send_wqe *w
 	t.imm = entry->opcode == IBV_WR_SEND_WITH_IMM;
 	t.imm_data = entry->imm;
 	t.solicited = (entry->flags & IBV_SEND_SOLICITED) != 0;
-	qp->engine->counters.tx_packets++;
-	qp->engine->ops->tx(qp->engine, qp, &t);
+	engine_tx(qp, &t);
 	return IBV_WC_SUCCESS;
 }
 
@@ -158,15 +157,20 @@ void ud_rx(struct qp *qp, struct train *t)
 	uint8_t *grh;
 	int err;
 
-	if (t->kind != KIND_SEND || !t->first || !t->last || t->qkey != qp->attr.qkey ||
-	    !responder_take_wqe(qp)) {
-		qp->engine->counters.rx_dropped++;
+	if (t->kind != KIND_SEND || !t->first || !t->last || t->qkey != qp->attr.qkey) {
+		qp->counters.rx_dropped++;
+		return;
+	}
+	if (!responder_take_wqe(qp)) {
+		qp->counters.rx_dropped++;
+		qp->counters.out_of_buffer++;
 		return;
 	}
 	err = responder_resolve(qp, 0, len, &dst);
 	if (err == -EMSGSIZE) {
 		/* The receive stays for the next message. */
-		qp->engine->counters.rx_dropped++;
+		qp->counters.rx_dropped++;
+		qp->counters.resp_local_length_error++;
 		return;
 	}
 	op = dma_submit(dma);

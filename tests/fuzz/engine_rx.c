@@ -515,6 +515,7 @@ static void settle(struct fuzz *f)
 static void life(uint64_t seed)
 {
 	static struct fuzz f;
+	struct engine_counters counters;
 
 	fuzz_begin(&f, seed);
 	if (below(&f, 4) == 0)
@@ -549,7 +550,8 @@ static void life(uint64_t seed)
 	settle(&f);
 	poll(&f);
 	total_tx += f.tx;
-	total_completions += f.e.counters.completions;
+	engine_get_counters(&f.e, &counters);
+	total_completions += counters.completions;
 	fuzz_end(&f);
 	rcu_quiescent_state();
 }

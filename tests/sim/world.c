@@ -557,10 +557,11 @@ static uint64_t rnr_time(unsigned int code)
 static void hand_in(struct host *h, const struct train *t)
 {
 	uint64_t *until = &h->rnr_until[QPN_SLOT(t->dst_qpn) % SIM_MAX_SLOT];
-	uint64_t before = h->engine.counters.rnr_nak_received;
+	const struct qp *qp = engine_find_qp(&h->engine, t->dst_qpn);
+	uint64_t before = qp ? qp->counters.rcvd_rnr_err : 0;
 
 	engine_rx(&h->engine, t);
-	if (h->engine.counters.rnr_nak_received != before && *until < h->world->now)
+	if (qp && qp->counters.rcvd_rnr_err != before && *until < h->world->now)
 		*until = h->world->now + rnr_time(AETH_VALUE(t->aeth.syndrome));
 }
 
@@ -754,16 +755,16 @@ void world_init(struct world *w, uint64_t seed, const struct options *opt)
 /* Adds up what an engine counted. */
 static void count(const struct engine *e)
 {
-	const struct engine_counters *c = &e->counters;
-	struct engine_counters *sum = &totals.engine;
+	struct engine_counters *sum = &totals.engine, c;
 
-	sum->completions += c->completions;
-	sum->duplicates += c->duplicates;
-	sum->out_of_sequence += c->out_of_sequence;
-	sum->retransmits += c->retransmits;
-	sum->timeouts += c->timeouts;
-	sum->rnr_nak_received += c->rnr_nak_received;
-	sum->seq_nak_received += c->seq_nak_received;
+	engine_get_counters(e, &c);
+	sum->completions += c.completions;
+	sum->duplicates += c.duplicates;
+	sum->out_of_sequence += c.out_of_sequence;
+	sum->retransmits += c.retransmits;
+	sum->timeouts += c.timeouts;
+	sum->rnr_nak_received += c.rnr_nak_received;
+	sum->seq_nak_received += c.seq_nak_received;
 }
 
 void world_fini(struct world *w)

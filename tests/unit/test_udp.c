@@ -33,6 +33,7 @@ struct side {
 	struct udp_port *port;
 	int wake_fd;
 	struct device dev;
+	struct qp_counters counters; /* of dev */
 	/* received */
 	unsigned int trains;
 	uint32_t packets;
@@ -81,6 +82,7 @@ static void side_open(struct side *s, enum io_kind kind)
 	s->wake_fd = eventfd(0, EFD_CLOEXEC);
 	ck_assert_int_ge(s->wake_fd, 0);
 	s->e.host = s;
+	s->e.device = &s->counters;
 	s->e.dma = dma_create(&backend, 65536);
 	ck_assert_ptr_nonnull(s->e.dma);
 	ck_assert_int_eq(io_create(kind, s->wake_fd, TX_BUFFERS, &s->io), 0);
@@ -271,8 +273,8 @@ START_TEST(trains)
 			ck_assert_uint_eq(rx->path.traffic_class, 0x68);
 		}
 	}
-	ck_assert_uint_eq(udp_port_counters(rx->port)->bad_icrc, 0);
-	ck_assert_uint_eq(udp_port_counters(rx->port)->malformed, 0);
+	ck_assert_uint_eq(rx->counters.rx_icrc_encapsulated, 0);
+	ck_assert_uint_eq(rx->counters.rx_malformed, 0);
 	ck_assert_uint_eq(io_tx_available(a.io), TX_BUFFERS);
 	side_close(&a);
 	side_close(&b);
@@ -469,8 +471,8 @@ START_TEST(damage)
 	side_receive(&b, 10);
 	ck_assert_uint_eq(b.packets, 1);
 	ck_assert_uint_eq(b.bytes, 64);
-	ck_assert_uint_eq(udp_port_counters(b.port)->bad_icrc, 1);
-	ck_assert_uint_eq(udp_port_counters(b.port)->malformed, 3);
+	ck_assert_uint_eq(b.counters.rx_icrc_encapsulated, 1);
+	ck_assert_uint_eq(b.counters.rx_malformed, 3);
 	ck_assert_uint_eq(udp_port_counters(b.port)->rx_datagrams, 5);
 	side_close(&b);
 }
