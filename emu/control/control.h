@@ -181,6 +181,7 @@ void worker_pages_destroy(struct host *host);
 /* ---- handlers: one for each command; @return 0 or a negative errno ----------------------- */
 
 int handle_status(struct client *c, struct message *m);
+int handle_stats(struct client *c, struct message *m);
 int handle_list_devices(struct client *c, struct message *m);
 int handle_open_device(struct client *c, struct message *m);
 int handle_query_device(struct client *c, struct message *m);
@@ -202,6 +203,10 @@ int handle_create_qp(struct client *c, struct message *m);
 int handle_modify_qp(struct client *c, struct message *m);
 int handle_query_qp(struct client *c, struct message *m);
 int handle_destroy_qp(struct client *c, struct message *m);
+
+/* Sums up what a device's QPs have counted, those that are gone included. */
+void stats_device_counters(const struct host *host, const struct device *dev,
+			   struct qp_counters *sum);
 
 /* ---- the end of a client, in this order; each destroys all objects of its kind ------------ */
 

@@ -154,8 +154,9 @@ struct vernic_request {
 		} capture;
 		struct {
 			char device[VERNIC_NAME_MAX]; /* "": all */
-			uint32_t json;		      /* as in status; a text reply */
+			uint32_t json;		      /* as in status */
 			uint32_t qps;		      /* not 0: one by one too */
+			uint32_t explain;	      /* not 0: names and meanings instead */
 		} stats;
 		struct {
 			char path[VERNIC_FAULT_TEXT]; /* below /sys/class/infiniband */
@@ -169,7 +170,10 @@ struct vernic_reply {
 	int32_t status; /* 0 or a positive errno value */
 	uint32_t handle; /* of the object made */
 	union {
-		/* followed, in the same message, by length bytes of text */
+		/*
+		 * followed, in the same message, by length bytes of text; but of stats:
+		 * fds: [0] a file that holds them, any number
+		 */
 		struct {
 			uint32_t length;
 		} status_text;

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <sys/un.h>
 
+#include <vernic/control.h>
+
 /* Exit statuses of vernic's own; `run` otherwise returns the command's. */
 enum cli_exit {
 	CLI_OK = 0,
@@ -25,6 +27,7 @@ enum cli_exit {
 int cli_run(int argc, char **argv);
 int cli_env(int argc, char **argv);
 int cli_status(int argc, char **argv);
+int cli_stats(int argc, char **argv);
 
 /*
  * Prints "vernic: " and one line of cause to stderr.
@@ -58,6 +61,14 @@ int cli_connect(const char *path, char *cause, size_t cause_len);
  * places: CLI_OK and *fd = -1
  */
 int cli_find_daemon(const char *path, bool missing_ok, char found[CLI_SOCKET_MAX], int *fd);
+
+/*
+ * Sends a request whose answer is a text and prints that, whether it comes in the message or in a
+ * file that comes with it.
+ * @fd: a connection that has shaken hands; path: of its socket, for messages
+ * @return CLI_OK, or CLI_FAILED with a line printed
+ */
+int cli_print_reply(int fd, const char *path, const struct vernic_request *request);
 
 /* @return CLI_OK and the path of vernicd, or CLI_FAILED with a line printed */
 int cli_daemon_path(char path[PATH_MAX]);

@@ -116,6 +116,103 @@ failed:
 	return err;
 }
 
+/*
+ * Receives one reply of any length.
+ * @text_fd: the descriptor that came with it, or -1
+ * @return the reply, to be freed, and its size in bytes; or NULL with a line printed
+ */
+static struct vernic_reply *receive_reply(int fd, const char *path, size_t *size, int *text_fd)
+{
+	union {
+		char space[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {0};
+	struct msghdr msg = {.msg_iov = &iov,
+			     .msg_iovlen = 1,
+			     .msg_control = control.space,
+			     .msg_controllen = sizeof(control.space)};
+	struct cmsghdr *h;
+	ssize_t n;
+
+	*text_fd = -1;
+	/* MSG_TRUNC: the length of the message, whatever there is room for. */
+	do {
+		n = recv(fd, NULL, 0, MSG_PEEK | MSG_TRUNC);
+	} while (n < 0 && errno == EINTR);
+	if (n >= 0 && n < (ssize_t)sizeof(struct vernic_reply)) {
+		cli_fail("the daemon at %s closed the connection", path);
+		return NULL;
+	}
+	*size = (size_t)n;
+	iov.iov_len = *size;
+	iov.iov_base = n < 0 ? NULL : malloc(*size);
+	if (n >= 0 && !iov.iov_base) {
+		cli_fail("out of memory");
+		return NULL;
+	}
+	if (n < 0 || recvmsg(fd, &msg, MSG_CMSG_CLOEXEC) != n) {
+		cli_fail("no answer from the daemon at %s: %s", path, strerror(errno));
+		free(iov.iov_base);
+		return NULL;
+	}
+	h = CMSG_FIRSTHDR(&msg);
+	if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
+		memcpy(text_fd, CMSG_DATA(h), sizeof(*text_fd));
+	return iov.iov_base;
+}
+
+/* Prints length bytes of a file. @return CLI_OK, or CLI_FAILED with a line printed */
+static int print_file(int fd, size_t length)
+{
+	char buf[65536];
+	off_t offset = 0;
+
+	while ((size_t)offset < length) {
+		ssize_t n = pread(fd, buf, sizeof(buf), offset);
+
+		if (n <= 0)
+			return cli_fail("cannot read the answer: %s",
+					n < 0 ? strerror(errno) : "it is cut short");
+		if (fwrite(buf, 1, (size_t)n, stdout) != (size_t)n)
+			break;
+		offset += n;
+	}
+	if (fflush(stdout) != 0 || ferror(stdout))
+		return cli_fail("cannot write the answer: %s", strerror(errno));
+	return CLI_OK;
+}
+
+int cli_print_reply(int fd, const char *path, const struct vernic_request *request)
+{
+	struct vernic_reply *reply;
+	int status = CLI_FAILED;
+	int text_fd;
+	size_t size;
+
+	if (send(fd, request, sizeof(*request), MSG_NOSIGNAL) < 0)
+		return cli_fail("cannot ask the daemon at %s: %s", path, strerror(errno));
+	reply = receive_reply(fd, path, &size, &text_fd);
+	if (!reply)
+		return CLI_FAILED;
+	if (reply->status != 0)
+		cli_fail("the daemon at %s refused: %s", path, strerror(reply->status));
+	else if (text_fd >= 0)
+		status = print_file(text_fd, reply->status_text.length);
+	else if (reply->status_text.length != size - sizeof(*reply))
+		cli_fail("the daemon at %s sent a damaged answer", path);
+	else if (fwrite(reply + 1, 1, reply->status_text.length, stdout) !=
+			 reply->status_text.length ||
+		 fflush(stdout) != 0)
+		cli_fail("cannot write the answer: %s", strerror(errno));
+	else
+		status = CLI_OK;
+	if (text_fd >= 0)
+		close(text_fd);
+	free(reply);
+	return status;
+}
+
 /* Copies a socket path that is known to fit, made absolute: the program may change directory. */
 static int keep_path(const char *path, char found[CLI_SOCKET_MAX])
 {

@@ -11,6 +11,7 @@ static const char help[] =
 	"Usage: vernic run [OPTION...] -- COMMAND [ARGUMENT...]\n"
 	"       vernic env [--socket PATH]\n"
 	"       vernic status [--json] [--socket PATH]\n"
+	"       vernic stats [--json] [--device NAME] [--qps] [--explain] [--socket PATH]\n"
 	"       vernic --version | --help\n"
 	"\n"
 	"Runs RDMA programs on Vernic, an RDMA NIC in software: no kernel module, no hardware and\n"
@@ -22,6 +23,7 @@ static const char help[] =
 	"  run     run a command on the NIC, with a daemon of its own if none is running\n"
 	"  env     print what a shell must export to use the running daemon\n"
 	"  status  show the devices, workers and clients of the running daemon\n"
+	"  stats   show the counters of its devices and queue pairs\n"
 	"\n"
 	"'vernic COMMAND --help' explains each.\n"
 	"\n"
@@ -45,6 +47,7 @@ static const struct subcommand subcommands[] = {
 	{"run", cli_run},
 	{"env", cli_env},
 	{"status", cli_status},
+	{"stats", cli_stats},
 };
 
 int main(int argc, char **argv)

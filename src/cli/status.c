@@ -2,12 +2,8 @@
 /* `vernic status`: asks the daemon what it has and does. */
 #include "cli.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <vernic/control.h>
@@ -30,49 +26,6 @@ static const char help[] =
 	"Exit status: 0, or 1 with one line on stderr if no daemon answers, or 2 for wrong "
 	"usage.\n";
 
-/*
- * Asks for the status and prints the answer.
- * @fd: a connection that has shaken hands; path: of its socket, for messages
- * @return CLI_OK, or CLI_FAILED with a line printed
- */
-static int print_status(int fd, const char *path, bool json)
-{
-	struct vernic_request request = {.command = VERNIC_CMD_STATUS};
-	struct vernic_reply *reply;
-	ssize_t size, n;
-	int status = CLI_FAILED;
-
-	request.status.json = json;
-	if (send(fd, &request, sizeof(request), MSG_NOSIGNAL) < 0)
-		return cli_fail("cannot ask the daemon at %s: %s", path, strerror(errno));
-	/* MSG_TRUNC: the length of the message, whatever there is room for. */
-	do {
-		size = recv(fd, NULL, 0, MSG_PEEK | MSG_TRUNC);
-	} while (size < 0 && errno == EINTR);
-	if (size < 0)
-		return cli_fail("no answer from the daemon at %s: %s", path, strerror(errno));
-	if (size < (ssize_t)sizeof(*reply))
-		return cli_fail("the daemon at %s closed the connection", path);
-	reply = malloc((size_t)size);
-	if (!reply)
-		return cli_fail("out of memory");
-	n = recv(fd, reply, (size_t)size, 0);
-	if (n != size)
-		cli_fail("no answer from the daemon at %s: %s", path, strerror(errno));
-	else if (reply->status != 0)
-		cli_fail("the daemon at %s refused: %s", path, strerror(reply->status));
-	else if (reply->status_text.length != (size_t)size - sizeof(*reply))
-		cli_fail("the daemon at %s sent a damaged answer", path);
-	else if (fwrite(reply + 1, 1, reply->status_text.length, stdout) !=
-			 reply->status_text.length ||
-		 fflush(stdout) != 0)
-		cli_fail("cannot write the answer: %s", strerror(errno));
-	else
-		status = CLI_OK;
-	free(reply);
-	return status;
-}
-
 int cli_status(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -81,6 +34,7 @@ int cli_status(int argc, char **argv)
 		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
+	struct vernic_request request = {.command = VERNIC_CMD_STATUS};
 	const char *socket = NULL;
 	char found[CLI_SOCKET_MAX];
 	bool json = false;
@@ -109,7 +63,8 @@ int cli_status(int argc, char **argv)
 	}
 	if (cli_find_daemon(socket, false, found, &fd) != CLI_OK)
 		return CLI_FAILED;
-	status = print_status(fd, found, json);
+	request.status.json = json;
+	status = cli_print_reply(fd, found, &request);
 	close(fd);
 	return status;
 }
