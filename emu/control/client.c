@@ -29,6 +29,7 @@ static const struct {
 } commands[VERNIC_CMD_COUNT] = {
 	[VERNIC_CMD_STATUS] = {handle_status, false},
 	[VERNIC_CMD_STATS] = {handle_stats, false},
+	[VERNIC_CMD_SYSFS] = {handle_sysfs, false},
 	[VERNIC_CMD_LIST_DEVICES] = {handle_list_devices, false},
 	[VERNIC_CMD_OPEN_DEVICE] = {handle_open_device, false},
 	[VERNIC_CMD_QUERY_DEVICE] = {handle_query_device, true},

@@ -16,6 +16,7 @@
 #include "../mm.h"
 #include "../worker.h"
 #include "handles.h"
+#include "sysfs.h"
 
 /* File descriptors of one message. */
 #define MESSAGE_FDS_IN 4
@@ -33,6 +34,7 @@ struct server {
 	ev_async flush; /* a client's queue of events wants sending */
 	ev_signal sigterm, sigint;
 	struct cds_list_head clients;
+	struct sysfs sysfs;
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	dev_t path_dev; /* the socket file that is ours */
 	ino_t path_ino;
@@ -182,6 +184,7 @@ void worker_pages_destroy(struct host *host);
 
 int handle_status(struct client *c, struct message *m);
 int handle_stats(struct client *c, struct message *m);
+int handle_sysfs(struct client *c, struct message *m);
 int handle_list_devices(struct client *c, struct message *m);
 int handle_open_device(struct client *c, struct message *m);
 int handle_query_device(struct client *c, struct message *m);

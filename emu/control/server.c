@@ -205,6 +205,7 @@ int server_start(struct server *s, struct host *host, const char *path, char *er
 	ev_signal_init(&s->sigint, server_signal, SIGINT);
 	ev_signal_start(s->loop, &s->sigint);
 	ev_set_loop_release_cb(s->loop, server_release, server_acquire);
+	sysfs_create(&s->sysfs, host, path);
 	return 0;
 }
 
@@ -219,7 +220,9 @@ void server_stop(struct server *s)
 {
 	struct client *c, *next;
 
-	/* Unserved it would keep new clients waiting: first of all it goes. */
+	/* While the socket is there no other daemon makes its tree in this place. */
+	sysfs_destroy(&s->sysfs);
+	/* Unserved it would keep new clients waiting: it goes before they do. */
 	server_unlink(s);
 	ev_io_stop(s->loop, &s->accept);
 	close(s->fd);

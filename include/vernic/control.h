@@ -29,6 +29,10 @@
 #define VERNIC_SOCKET_SYSTEM "/run/vernic/vernicd.sock"
 #define VERNIC_SOCKET_ENV "VERNIC_SOCKET"
 
+/* The sysfs tree is beside the socket, unless the environment says where else. */
+#define VERNIC_SYSFS_SUFFIX ".sysfs"
+#define VERNIC_SYSFS_ENV "VERNIC_SYSFS"
+
 struct vernic_hello {
 	uint32_t magic;	  /* VERNIC_MAGIC */
 	uint32_t version; /* VERNIC_ABI_VERSION of the sender */
@@ -159,7 +163,7 @@ struct vernic_request {
 			uint32_t explain;	      /* not 0: names and meanings instead */
 		} stats;
 		struct {
-			char path[VERNIC_FAULT_TEXT]; /* below /sys/class/infiniband */
+			char path[VERNIC_FAULT_TEXT]; /* below /sys/class/infiniband; ENOENT */
 		} sysfs;
 		uint64_t space[32];
 	};

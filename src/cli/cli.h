@@ -75,6 +75,7 @@ int cli_daemon_path(char path[PATH_MAX]);
 
 /*
  * What a program needs in its environment to use the daemon.
+ * @preload: libibverbs.so.1 and libvernic-preload.so, in front of what was there.
  * @library_path is NULL unless LD_LIBRARY_PATH has to be set too: LD_PRELOAD cannot express a
  * directory with a blank in its name.
  */

@@ -19,6 +19,7 @@
 #define CLI_ANSWER_TIMEOUT 10
 
 #define CLI_LIBRARY "libibverbs.so.1"
+#define CLI_PRELOAD "libvernic-preload.so"
 
 int cli_fail(const char *format, ...)
 {
@@ -289,7 +290,7 @@ static int own_directory(char dir[PATH_MAX])
 }
 
 /*
- * Finds one of the two companions, in the build tree or as installed.
+ * Finds one of the companions, in the build tree or as installed.
  * @name: of the file
  * @override: environment variable that names its directory or, if whole, the file itself
  * @build: directory in the build tree, @installed: as installed; from ours unless absolute
@@ -349,29 +350,43 @@ static char *prepend(const char *variable, const char *entry)
 	return list;
 }
 
-int cli_environment(const char *socket, struct cli_environment *env)
+/*
+ * Finds a library that is to be preloaded.
+ * @build: its directory in the build tree, seen from ours
+ */
+static int find_library(const char *name, const char *build, char path[PATH_MAX])
 {
-	char library[PATH_MAX];
-	char *slash;
-
-	if (find_companion(CLI_LIBRARY, "VERNIC_LIBDIR", false, "../verbs", CLI_INSTALLED_LIBDIR,
-			   R_OK, library) != CLI_OK)
+	if (find_companion(name, "VERNIC_LIBDIR", false, build, CLI_INSTALLED_LIBDIR, R_OK, path) !=
+	    CLI_OK)
 		return CLI_FAILED;
-	if (strpbrk(library, ":;$"))
+	if (strpbrk(path, ":;$"))
 		return cli_fail(
 			"the dynamic linker cannot load %s: ':', ';' and '$' mean something "
 			"else to it; set VERNIC_LIBDIR to another place",
-			library);
+			path);
+	return CLI_OK;
+}
+
+int cli_environment(const char *socket, struct cli_environment *env)
+{
+	char verbs[PATH_MAX], preload[PATH_MAX], both[2 * PATH_MAX];
+
+	if (find_library(CLI_LIBRARY, "../verbs", verbs) != CLI_OK ||
+	    find_library(CLI_PRELOAD, "../preload", preload) != CLI_OK)
+		return CLI_FAILED;
 	snprintf(env->socket, sizeof(env->socket), "%s", socket);
 	env->library_path = NULL;
-	if (!strpbrk(library, " \t\n")) {
-		env->preload = prepend("LD_PRELOAD", library);
+	if (!strpbrk(verbs, " \t\n") && !strpbrk(preload, " \t\n")) {
+		snprintf(both, sizeof(both), "%s:%s", verbs, preload);
+		env->preload = prepend("LD_PRELOAD", both);
 		return CLI_OK;
 	}
-	env->preload = prepend("LD_PRELOAD", CLI_LIBRARY);
-	slash = strrchr(library, '/');
-	*slash = '\0';
-	env->library_path = prepend("LD_LIBRARY_PATH", library);
+	env->preload = prepend("LD_PRELOAD", CLI_LIBRARY ":" CLI_PRELOAD);
+	*strrchr(verbs, '/') = '\0';
+	*strrchr(preload, '/') = '\0';
+	snprintf(both, sizeof(both), "%s%s%s", verbs, strcmp(verbs, preload) != 0 ? ":" : "",
+		 strcmp(verbs, preload) != 0 ? preload : "");
+	env->library_path = prepend("LD_LIBRARY_PATH", both);
 	return CLI_OK;
 }
 

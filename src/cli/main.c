@@ -30,7 +30,7 @@ static const char help[] =
 	"Environment:\n"
 	"  VERNIC_SOCKET   socket of the daemon to use\n"
 	"  VERNIC_DAEMON   the vernicd to start, instead of the one that belongs to this program\n"
-	"  VERNIC_LIBDIR   directory of the libibverbs.so.1 to load, likewise\n"
+	"  VERNIC_LIBDIR   directory of the libraries to load, likewise\n"
 	"\n"
 	"Examples:\n"
 	"  vernic run -- ibv_devinfo -v\n"

@@ -16,6 +16,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <ftw.h>
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
@@ -141,11 +142,17 @@ static int make_directory(struct private_daemon *d)
 			strerror(err));
 }
 
-/* Removes what make_directory() made; the socket too, should the daemon have left it. */
+/* nftw(3) of remove_directory() */
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	remove(path);
+	return 0;
+}
+
+/* Removes what make_directory() made, and what a daemon that was killed has left there. */
 static void remove_directory(const struct private_daemon *d)
 {
-	unlink(d->socket);
-	rmdir(d->dir);
+	nftw(d->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /*
