@@ -81,6 +81,7 @@ struct worker {
 	struct dma *dma;
 	struct io *io;
 	struct udp_port *udp;
+	struct capture_set capture;
 	bool has_udp; /* a device has sockets: the port wants polling */
 	int wake_fd;
 	struct vernic_worker_page *page;
@@ -239,6 +240,19 @@ static void inbox_send(struct worker *from, struct worker *to, const struct trai
 	op->ctx = item;
 }
 
+/* Hands a train that has arrived to the engine. */
+static void worker_rx(struct worker *w, const struct train *t)
+{
+	/* One of this daemon's may have left from where a capture does not look. */
+	if (capture_active(&w->capture) && t->path->route == ROUTE_LOCAL) {
+		const struct qp *qp = engine_find_qp(&w->engine, t->dst_qpn);
+
+		if (qp != NULL)
+			capture_train(&w->capture, qp->p.dev, qp->qpn, CAPTURE_RX, t, NULL);
+	}
+	engine_rx(&w->engine, t);
+}
+
 /* Hands in what other workers sent. It stays in place until inbox_release(). */
 static bool inbox_receive(struct worker *w)
 {
@@ -253,7 +267,7 @@ static bool inbox_receive(struct worker *w)
 	}
 	for (item = w->arrived; item != NULL; item = item->next) {
 		item->train.payload = dma_local(w->dma, item->data, item->train.payload.len);
-		engine_rx(&w->engine, &item->train);
+		worker_rx(w, &item->train);
 	}
 	return true;
 }
@@ -272,27 +286,57 @@ static void inbox_release(struct worker *w)
 
 /* ---- what the engine asks of its host --------------------------------------------------- */
 
-/* engine_ops.tx */
-static void worker_tx(struct engine *e, struct qp *qp, const struct train *t)
+/* Sends a train to a QP of this daemon. Whether its device has that address, its engine checks. */
+static void worker_tx_local(struct worker *w, const struct train *t)
 {
-	struct worker *w = e->host;
 	uint32_t owner = QPN_WORKER(t->dst_qpn);
+
+	if (owner == w->index)
+		worker_rx(w, t);
+	else if (owner < w->host->workers)
+		inbox_send(w, w->host->worker[owner], t);
+}
+
+/*
+ * Hands a train to its port, past the captures.
+ * @dev, @qpn: the QP that sends it
+ * @comment: for the captures; NULL: none
+ */
+static void worker_port_tx(struct worker *w, const struct device *dev, uint32_t qpn,
+			   const struct train *t, const char *comment)
+{
+	bool capture = capture_active(&w->capture);
+	struct packet_fate fate;
+	struct train captured;
 
 	switch ((enum route)t->path->route) {
 	case ROUTE_LOCAL:
-		/* Whether the QP's device has that address, the receiving engine checks. */
-		if (owner == w->index)
-			engine_rx(e, t);
-		else if (owner < w->host->workers)
-			inbox_send(w, w->host->worker[owner], t);
+		if (capture) {
+			captured = *t;
+			captured.captured = (uint8_t)capture_train(&w->capture, dev, qpn,
+								   CAPTURE_TX, t, comment);
+			t = &captured;
+		}
+		worker_tx_local(w, t);
 		break;
 	case ROUTE_UDP:
-		engine_not_sent(e, t, udp_port_tx(w->udp, t));
+		engine_not_sent(&w->engine, t, udp_port_tx(w->udp, t, capture ? &fate : NULL));
+		if (capture)
+			capture_sent(&w->capture, dev, qpn, t, &fate, comment);
 		break;
 	case ROUTE_NONE:
-		engine_not_sent(e, t, t->count);
+		engine_not_sent(&w->engine, t, t->count);
+		if (capture)
+			capture_train(&w->capture, dev, qpn, CAPTURE_TX, t,
+				      comment != NULL ? comment : "lost: no route");
 		break;
 	}
+}
+
+/* engine_ops.tx */
+static void worker_tx(struct engine *e, struct qp *qp, const struct train *t)
+{
+	worker_port_tx(e->host, qp->p.dev, qp->qpn, t, NULL);
 }
 
 /* engine_ops.tx_ready */
@@ -476,6 +520,8 @@ static int worker_setup(struct worker *w, enum io_kind io_kind)
 		snprintf(w->error, w->error_len, "worker %u: out of memory", w->index);
 		return err;
 	}
+	w->capture.worker = w->index;
+	w->capture.dma = w->dma;
 	err = engine_init(&w->engine, &worker_engine_ops, w, w->index, w->dma);
 	if (err != 0) {
 		snprintf(w->error, w->error_len, "worker %u: out of memory", w->index);
@@ -487,7 +533,7 @@ static int worker_setup(struct worker *w, enum io_kind io_kind)
 			 io_kind == IO_URING ? "io_uring" : "input and output", strerror(-err));
 		goto fail_engine;
 	}
-	w->udp = udp_port_create(w->io, &w->engine);
+	w->udp = udp_port_create(w->io, &w->engine, &w->capture);
 	if (w->udp == NULL) {
 		err = -ENOMEM;
 		snprintf(w->error, w->error_len, "worker %u: out of memory", w->index);
@@ -697,4 +743,42 @@ void worker_get_status(struct worker *w, struct worker_status *status)
 	struct status_call call = {.w = w, .status = status};
 
 	worker_call(w, worker_get_status_call, &call);
+}
+
+struct capture_call {
+	struct worker *w;
+	uint32_t id;
+	const struct capture_params *params;
+};
+
+/* worker_call() of worker_capture_start() */
+static int worker_capture_start_call(void *arg)
+{
+	struct capture_call *call = arg;
+
+	capture_start(&call->w->capture, call->id, call->params);
+	return 0;
+}
+
+void worker_capture_start(struct worker *w, uint32_t id, const struct capture_params *params)
+{
+	struct capture_call call = {.w = w, .id = id, .params = params};
+
+	worker_call(w, worker_capture_start_call, &call);
+}
+
+/* worker_call() of worker_capture_stop() */
+static int worker_capture_stop_call(void *arg)
+{
+	struct capture_call *call = arg;
+
+	capture_stop(&call->w->capture, call->id);
+	return 0;
+}
+
+void worker_capture_stop(struct worker *w, uint32_t id)
+{
+	struct capture_call call = {.w = w, .id = id};
+
+	worker_call(w, worker_capture_stop_call, &call);
 }

@@ -5,6 +5,7 @@
 
 #include "host.h"
 #include "port/udp.h"
+#include "tap/capture.h"
 #include "transport/engine.h"
 #include "transport/qp.h"
 
@@ -53,5 +54,8 @@ int worker_wake_fd(const struct worker *w);
 void worker_add_doorbells(struct worker *w, struct doorbell_set *set);
 void worker_remove_doorbells(struct worker *w, struct doorbell_set *set);
 void worker_get_status(struct worker *w, struct worker_status *status);
+/* Capture number id; when worker_capture_stop() returns nothing more is put into its ring. */
+void worker_capture_start(struct worker *w, uint32_t id, const struct capture_params *params);
+void worker_capture_stop(struct worker *w, uint32_t id);
 
 #endif

@@ -51,6 +51,7 @@ static const struct {
 	[VERNIC_CMD_MODIFY_QP] = {handle_modify_qp, true},
 	[VERNIC_CMD_QUERY_QP] = {handle_query_qp, true},
 	[VERNIC_CMD_DESTROY_QP] = {handle_destroy_qp, true},
+	[VERNIC_CMD_CAPTURE] = {handle_capture, false},
 };
 
 /* ---- shared memory ------------------------------------------------------------------------ */
@@ -420,6 +421,7 @@ void client_end(struct client *c)
 		client_close_pds(c);
 		client_close_device(c);
 	}
+	client_close_capture(c);
 	handle_table_free(&c->qps);
 	handle_table_free(&c->srqs);
 	handle_table_free(&c->cqs);

@@ -35,6 +35,7 @@ struct server {
 	ev_signal sigterm, sigint;
 	struct cds_list_head clients;
 	struct sysfs sysfs;
+	uint32_t captures; /* bit i: a client has capture number i */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	dev_t path_dev; /* the socket file that is ours */
 	ino_t path_ino;
@@ -72,6 +73,7 @@ struct client {
 	size_t doorbells_size;
 	struct doorbell_set *set[VERNIC_MAX_WORKERS]; /* NULL: the worker does not scan it */
 	struct event_queue events;
+	struct client_capture *capture; /* NULL: does not capture */
 
 	struct handle_table pds;
 	struct handle_table mrs;
@@ -206,6 +208,7 @@ int handle_create_qp(struct client *c, struct message *m);
 int handle_modify_qp(struct client *c, struct message *m);
 int handle_query_qp(struct client *c, struct message *m);
 int handle_destroy_qp(struct client *c, struct message *m);
+int handle_capture(struct client *c, struct message *m);
 
 /* Sums up what a device's QPs have counted, those that are gone included. */
 void stats_device_counters(const struct host *host, const struct device *dev,
@@ -220,6 +223,7 @@ void client_close_channels(struct client *c);
 void client_close_mrs(struct client *c);
 void client_close_pds(struct client *c);
 void client_close_device(struct client *c);
+void client_close_capture(struct client *c);
 
 /* The smallest power of two that is at least n; n from 1 to 2^31. */
 static inline uint32_t round_up_pow2(uint32_t n)

@@ -24,6 +24,7 @@
 #include "udp.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <netinet/udp.h>
@@ -50,6 +51,9 @@
 #define PROBE_TRIES 30		/* 10 ms each */
 #define JOIN_SEARCH 8		/* bursts looked at for one to join */
 
+static_assert(MAX_TRAIN / 256 <= sizeof(((struct packet_fate *)0)->ip_id) / sizeof(uint16_t),
+	      "a place for each packet");
+
 struct udp_socket {
 	int fd;
 	bool ipv6;
@@ -57,6 +61,7 @@ struct udp_socket {
 	uint8_t gid[16];
 	uint32_t ifindex;
 	uint32_t window;	   /* bytes */
+	uint8_t hop_limit;	   /* or TTL, as it sends */
 	struct icrc_address local; /* from here to 4791; dst is filled in by packet */
 };
 
@@ -77,6 +82,7 @@ struct burst {
 struct udp_port {
 	struct io *io;
 	struct engine *engine;
+	struct capture_set *capture; /* or NULL */
 	struct udp_socket sockets[PORT_SOCKETS];
 	unsigned int socket_count;
 	struct burst *bursts; /* of this round; room for every send buffer */
@@ -103,18 +109,9 @@ static void address_from_gid(union io_address *a, const uint8_t gid[16], uint32_
 	}
 }
 
-/* Copies the address in a GID as the ICRC has it. */
-static void icrc_address_bytes(uint8_t out[16], const uint8_t gid[16], bool ipv6)
-{
-	if (ipv6)
-		memcpy(out, gid, 16);
-	else
-		memcpy(out, gid + 12, 4);
-}
-
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-struct udp_port *udp_port_create(struct io *io, struct engine *e)
+struct udp_port *udp_port_create(struct io *io, struct engine *e, struct capture_set *capture)
 {
 	struct udp_port *p = calloc(1, sizeof(*p));
 
@@ -122,6 +119,7 @@ struct udp_port *udp_port_create(struct io *io, struct engine *e)
 		return NULL;
 	p->io = io;
 	p->engine = e;
+	p->capture = capture;
 	p->burst_max = io_tx_available(io);
 	p->reserve = p->burst_max < 4 * TX_RESERVE ? p->burst_max / 4 : TX_RESERVE;
 	p->bursts = calloc(p->burst_max, sizeof(*p->bursts));
@@ -240,6 +238,17 @@ static int probe_address(const union io_address *a, socklen_t len)
 	return ret;
 }
 
+/* @return the hop limit or TTL a socket sends with */
+static uint8_t get_hop_limit(int fd, bool ipv6)
+{
+	int value = FRAME_HOP_LIMIT;
+	socklen_t len = sizeof(value);
+
+	getsockopt(fd, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_UNICAST_HOPS : IP_TTL, &value,
+		   &len);
+	return (uint8_t)value;
+}
+
 int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], uint32_t ifindex,
 		 uint32_t worker, uint32_t workers, char *error, size_t error_len)
 {
@@ -272,6 +281,7 @@ int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], 
 	s->window = set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF) / 2;
 	if (s->window > MAX_WINDOW)
 		s->window = MAX_WINDOW;
+	s->hop_limit = get_hop_limit(fd, ipv6);
 	memcpy(s->gid, gid, sizeof(s->gid));
 	s->local.ipv6 = ipv6;
 	s->local.src_port = s->local.dst_port = ROCE_UDP_PORT;
@@ -408,50 +418,6 @@ static void gather(struct udp_port *p, const struct train *t, struct burst *b,
 }
 
 /*
- * Fills in the headers of packet i of a train.
- * @return 0, or -EINVAL: the service has no such operation
- */
-static int packet_headers(const struct train *t, uint32_t i, struct wire_packet *pkt)
-{
-	bool last = i == t->count - 1;
-	unsigned int flags = i == 0 && t->first ? OPF_FIRST : 0;
-	int opcode;
-
-	if (last) {
-		flags |= (t->last ? OPF_LAST : 0) | (t->imm ? OPF_IMM : 0) | (t->inv ? OPF_INV : 0);
-		pkt->solicited = t->solicited;
-		pkt->ackreq = t->ackreq;
-	}
-	opcode = wire_opcode_for(t->service, t->kind, flags);
-	if (opcode < 0)
-		return -EINVAL;
-	pkt->opcode = (uint8_t)opcode;
-	pkt->psn = psn_add(t->psn, i);
-	pkt->payload_len = last ? t->payload.len - t->mtu * i : t->mtu;
-	pkt->pad = -pkt->payload_len & 3;
-	return 0;
-}
-
-/* Fills in what all packets of a train have in common. */
-static void train_headers(const struct train *t, struct wire_packet *pkt)
-{
-	memset(pkt, 0, sizeof(*pkt));
-	pkt->pkey = t->pkey;
-	pkt->dest_qpn = t->dst_qpn;
-	pkt->reth.va = pkt->atomic.va = t->reth.va;
-	pkt->reth.rkey = pkt->atomic.rkey = t->reth.rkey;
-	pkt->reth.length = t->reth.length;
-	pkt->atomic.swap_add = t->atomic.swap_add;
-	pkt->atomic.compare = t->atomic.compare;
-	pkt->aeth.syndrome = t->aeth.syndrome;
-	pkt->aeth.msn = t->aeth.msn;
-	pkt->atomic_orig = t->atomic_orig;
-	pkt->deth.qkey = t->qkey;
-	pkt->deth.src_qpn = t->src_qpn;
-	pkt->imm = t->imm_data;
-}
-
-/*
  * Lays a packet out at the end of a burst.
  * @seg: set to where its payload goes
  */
@@ -468,8 +434,9 @@ static void append_packet(struct burst *b, const struct wire_packet *pkt, uint32
 	b->closed = len < b->packet;
 }
 
-uint32_t udp_port_tx(struct udp_port *p, const struct train *t)
+uint32_t udp_port_tx(struct udp_port *p, const struct train *t, struct packet_fate *fate)
 {
+	bool counted = io_segments(p->io);
 	struct dma_segment *seg;
 	struct wire_packet pkt;
 	struct burst *b = NULL;
@@ -477,18 +444,20 @@ uint32_t udp_port_tx(struct udp_port *p, const struct train *t)
 	uint32_t packet = 0; /* of b, that one */
 	uint32_t i;
 
-	if (t->count == 0 || t->count > MAX_TRAIN / 256 ||
-	    (t->count > 1 && t->payload.len < t->mtu * (t->count - 1)))
+	if (fate)
+		*fate = (struct packet_fate){
+			.hop_limit = p->sockets[t->path->port_data].hop_limit};
+	if (!packet_train_sane(t) || t->count > MAX_TRAIN / 256)
 		return t->count;
 	seg = dma_segments(p->engine->dma, t->count);
-	train_headers(t, &pkt);
+	packet_train_headers(t, &pkt);
 	for (i = 0; i < t->count; i++) {
 		struct burst *next;
 		uint32_t len;
 
-		if (packet_headers(t, i, &pkt) != 0 || pkt.payload_len > WIRE_MAX_MTU)
+		if (packet_headers(t, i, &pkt) != 0)
 			break;
-		len = wire_opcodes[pkt.opcode].header_len + pkt.payload_len + pkt.pad + ICRC_LEN;
+		len = packet_len(&pkt);
 		next = find_burst(p, t, len);
 		if (next != b) {
 			if (b)
@@ -500,6 +469,10 @@ uint32_t udp_port_tx(struct udp_port *p, const struct train *t)
 		if (!b) {
 			/* No buffer: what is lost is sent again. */
 			return t->count - i;
+		}
+		if (fate) {
+			fate->ip_id[i] = (uint16_t)(counted ? b->count : 0);
+			fate->sent = i + 1;
 		}
 		append_packet(b, &pkt, len, &seg[i]);
 	}
@@ -653,6 +626,33 @@ static void rx_init(struct rx *rx, struct udp_port *p, const struct io_datagram 
 	icrc_address_bytes(addr->src, rx->path.sgid, s->ipv6);
 }
 
+/*
+ * Shows a packet that was received to those who capture.
+ * @i: of the datagram
+ */
+static void rx_capture(const struct rx *rx, const struct icrc_address *addr, uint16_t i,
+		       const uint8_t *data, uint32_t len)
+{
+	const struct udp_port *p = rx->port;
+	struct frame f = {
+		.tos = rx->path.traffic_class,
+		.hop_limit = FRAME_HOP_LIMIT,
+		.ip_id = i,
+	};
+	const char *comment = NULL;
+	struct wire_packet pkt;
+
+	frame_addresses(&f, rx->path.sgid, rx->path.dgid, addr->src_port);
+	if (wire_decode(data, len, &pkt) != 0) {
+		memset(&pkt, 0, sizeof(pkt));
+		comment = "malformed";
+	}
+	if (len >= BTH_LEN + ICRC_LEN && !icrc_recover(addr, &f.ip_id, data, len))
+		comment = "bad ICRC";
+	capture_received(p->capture, p->sockets[rx->path.port_data].dev, pkt.dest_qpn, &f, data,
+			 len, comment);
+}
+
 /* io_receive_fn: cuts a datagram into packets, checks them, and hands trains to the engine. */
 static void receive_datagram(void *arg, const struct io_datagram *d)
 {
@@ -679,6 +679,8 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 		const struct wire_opcode *op;
 		struct wire_packet pkt;
 
+		if (p->capture && capture_active(p->capture))
+			rx_capture(&rx, &addr, (uint16_t)i, data, len);
 		if (len >= BTH_LEN + ICRC_LEN && !icrc_check(&addr, (uint16_t)i, data, len)) {
 			device->rx_icrc_encapsulated++;
 			continue;

@@ -6,6 +6,7 @@
 #define VERNIC_PORT_UDP_H
 
 #include "../io.h"
+#include "../tap/capture.h"
 #include "../transport/engine.h"
 
 struct udp_port;
@@ -15,7 +16,8 @@ struct udp_counters {
 	uint64_t tx_datagrams;
 };
 
-struct udp_port *udp_port_create(struct io *io, struct engine *e);
+/* @capture: is shown what arrives; NULL: nobody is */
+struct udp_port *udp_port_create(struct io *io, struct engine *e, struct capture_set *capture);
 void udp_port_destroy(struct udp_port *p);
 
 /*
@@ -35,8 +37,12 @@ bool udp_port_route(struct udp_port *p, const struct device *dev, struct path *p
 
 bool udp_port_ready(struct udp_port *p);
 
-/* Queues the gather and the packets. @return the packets at its end that could not be sent */
-uint32_t udp_port_tx(struct udp_port *p, const struct train *t);
+/*
+ * Queues the gather and the packets.
+ * @fate: out: what becomes of them, NULL: nobody wants to know
+ * @return the packets at the train's end that could not be sent
+ */
+uint32_t udp_port_tx(struct udp_port *p, const struct train *t, struct packet_fate *fate);
 
 /* Hands in what arrived (engine_rx). @return datagrams */
 unsigned int udp_port_receive(struct udp_port *p);

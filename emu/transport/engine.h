@@ -106,6 +106,7 @@ struct train {
 	uint32_t weak;	   /* ns from the end of the payload to its beginning being placed */
 	/* IP ECN field (RFC 3168): as sent; of a received train, as it arrived. */
 	uint8_t ecn;
+	uint8_t captured; /* bit per capture that has shown it (emu/tap/capture.h) */
 };
 
 struct engine_ops {

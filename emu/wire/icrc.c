@@ -30,7 +30,6 @@
 #define UDP_LEN 8
 #define LRH_LEN 8 /* bytes of ff in place of an InfiniBand local route header */
 #define PROTOCOL_UDP 17
-#define IPV4_DF 0x40 /* of the flags, the byte behind the identification */
 #define BTH_RESV8A 4 /* offset of FECN and BECN */
 
 #define CRC32_POLYNOMIAL 0xedb88320u /* reflected */
@@ -151,8 +150,7 @@ uint32_t icrc_compute(const struct icrc_address *addr, uint16_t ip_id, const uin
 	return crc32_gzip_refl(crc, data + BTH_LEN, len - BTH_LEN);
 }
 
-bool icrc_check(const struct icrc_address *addr, uint16_t ip_id_hint, const uint8_t *data,
-		size_t len)
+bool icrc_recover(const struct icrc_address *addr, uint16_t *ip_id, const uint8_t *data, size_t len)
 {
 	const uint8_t *p = data + len - ICRC_LEN;
 	uint32_t received = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
@@ -161,11 +159,21 @@ bool icrc_check(const struct icrc_address *addr, uint16_t ip_id_hint, const uint
 	size_t behind; /* bytes from the identification to the ICRC */
 
 	len -= ICRC_LEN;
-	difference = received ^ icrc_compute(addr, ip_id_hint, data, len);
+	difference = received ^ icrc_compute(addr, *ip_id, data, len);
 	if (difference == 0)
 		return true;
 	behind = IPV4_LEN - 4 + UDP_LEN + len;
 	if (addr->ipv6 || behind >= (size_t)1 << BACK_POWERS)
 		return false;
-	return (crc_back(difference, behind) & ~UNKNOWN_BITS) == 0;
+	difference = crc_back(difference, behind);
+	if ((difference & ~UNKNOWN_BITS) != 0)
+		return false;
+	*ip_id ^= (uint16_t)((difference & 0xff) << 8 | difference >> 8);
+	return true;
+}
+
+bool icrc_check(const struct icrc_address *addr, uint16_t ip_id_hint, const uint8_t *data,
+		size_t len)
+{
+	return icrc_recover(addr, &ip_id_hint, data, len);
 }

@@ -208,6 +208,15 @@ uint32_t icrc_compute(const struct icrc_address *addr, uint16_t ip_id, const uin
 bool icrc_check(const struct icrc_address *addr, uint16_t ip_id_hint, const uint8_t *data,
 		size_t len);
 
+/*
+ * As icrc_check(), and says what the identification was.
+ * @ip_id: in: the identification tried first; out: unchanged if the ICRC is bad, or over IPv6
+ */
+bool icrc_recover(const struct icrc_address *addr, uint16_t *ip_id, const uint8_t *data,
+		  size_t len);
+
+#define IPV4_DF 0x40 /* in the byte behind the identification */
+
 /* ---- GIDs ---------------------------------------------------------------------------------- */
 
 /* What is in front of the four bytes of an IPv4 address in a GID (::ffff:a.b.c.d). */
@@ -230,6 +239,15 @@ static inline void gid_from_ipv4(uint8_t gid[16], const void *address)
 static inline bool gid_is_link_local(const uint8_t gid[16])
 {
 	return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
+}
+
+/* Copies the address in a GID as struct icrc_address has it. */
+static inline void icrc_address_bytes(uint8_t out[16], const uint8_t gid[16], bool ipv6)
+{
+	if (ipv6)
+		memcpy(out, gid, 16);
+	else
+		memcpy(out, gid + 12, 4);
 }
 
 /* ---- PSN arithmetic (24 bits) -------------------------------------------------------------- */

@@ -67,7 +67,7 @@ enum vernic_command {
 	VERNIC_CMD_FAULT_ADD, /* fault rules: of the daemon, on any connection */
 	VERNIC_CMD_FAULT_LIST,
 	VERNIC_CMD_FAULT_CLEAR,
-	VERNIC_CMD_CAPTURE, /* captures until the connection ends */
+	VERNIC_CMD_CAPTURE, /* captures until stopped, or the connection ends */
 	VERNIC_CMD_STATS,   /* counters */
 	VERNIC_CMD_SYSFS,   /* brings a file of the sysfs tree up to date */
 	VERNIC_CMD_COUNT
@@ -149,12 +149,18 @@ struct vernic_request {
 		struct {
 			uint32_t id; /* 0: all; ENOENT if there is no such rule */
 		} fault_clear;
-		/* ENODEV: no such device. */
+		/*
+		 * A packet is captured if one of its ends in this daemon fits device and qpn.
+		 * With stop, the rest has no meaning: when the reply comes, whatever was captured
+		 * is in the rings. ENODEV: no such device; EBUSY: too many captures, or one on
+		 * this connection already; EINVAL: sizes, or none to stop.
+		 */
 		struct {
 			char device[VERNIC_NAME_MAX]; /* "": all */
 			uint32_t qpn;		      /* 0: all */
-			uint32_t snaplen;	      /* bytes of a packet kept */
-			uint64_t ring_size;	      /* bytes for each worker's ring */
+			uint32_t snaplen;	      /* bytes of a packet kept, >= 1 */
+			uint64_t size;		      /* bytes of all rings together, at most */
+			uint32_t stop;		      /* not 0: ends it */
 		} capture;
 		struct {
 			char device[VERNIC_NAME_MAX]; /* "": all */
@@ -238,11 +244,12 @@ struct vernic_reply {
 			struct ibv_qp_cap cap; /* actual */
 			uint64_t size; /* bytes to map */
 		} create_qp;
-		/* fds: [0] the rings, to be mapped */
+		/* fds: [0] the rings, to be mapped: include/vernic/capture.h */
 		struct {
 			uint32_t workers;
 			uint32_t reserved;
-			uint64_t size; /* bytes to map, in all */
+			uint64_t ring_size; /* bytes of each one's records, a power of two */
+			uint64_t size;	    /* bytes to map, in all */
 		} capture;
 		/*
 		 * Also of destroy_qp. state: the state after the command. srq_slot: a SRQ slot the

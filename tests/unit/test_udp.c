@@ -86,7 +86,7 @@ static void side_open(struct side *s, enum io_kind kind)
 	s->e.dma = dma_create(&backend, 65536);
 	ck_assert_ptr_nonnull(s->e.dma);
 	ck_assert_int_eq(io_create(kind, s->wake_fd, TX_BUFFERS, &s->io), 0);
-	s->port = udp_port_create(s->io, &s->e);
+	s->port = udp_port_create(s->io, &s->e, NULL);
 	ck_assert_ptr_nonnull(s->port);
 }
 
@@ -166,7 +166,7 @@ static void send_train(struct side *s, struct train t, uint32_t len)
 	t.mtu = MTU;
 	t.count = packets_of(len, MTU);
 	t.payload = dma_local(s->e.dma, payload, len);
-	udp_port_tx(s->port, &t);
+	udp_port_tx(s->port, &t, NULL);
 }
 
 /* Lengths around packet boundaries, every kind, IPv4 and IPv6. */
@@ -500,7 +500,7 @@ START_TEST(gather_fails)
 	t.count = 1;
 	t.psn = 1;
 	t.payload = (struct dma_list){&gone, 1, 64};
-	udp_port_tx(a.port, &t);
+	udp_port_tx(a.port, &t, NULL);
 	t.psn = 2;
 	send_train(&a, t, 64);
 	side_round(&a);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "wire/frame.h"
 #include "wire/wire.h"
 
 /* An IP packet as another implementation made it. */
@@ -266,15 +267,77 @@ START_TEST(icrc_any_identification)
 	random_state = 2;
 	for (int i = 0; i < 2000; i++) {
 		size_t len = BTH_LEN + random_bits() % (i % 100 ? 4096 : 64000);
+		uint16_t id, hint;
 
 		for (int k = 0; k < 64; k++)
 			data[random_bits() % len] = (uint8_t)random_bits();
 		addr.ipv6 = false;
-		len = seal(&addr, (uint16_t)random_bits(), data, len);
-		ck_assert(icrc_check(&addr, (uint16_t)random_bits(), data, len));
+		id = (uint16_t)random_bits();
+		len = seal(&addr, id, data, len);
+		hint = (uint16_t)random_bits();
+		ck_assert(icrc_check(&addr, hint, data, len));
+		ck_assert(icrc_recover(&addr, &hint, data, len));
+		ck_assert_uint_eq(hint, id);
 		addr.ipv6 = true;
 		ck_assert(!icrc_check(&addr, 0, data, len));
 	}
+}
+END_TEST
+
+/* Headers around a packet are those another implementation made, but for the UDP checksum. */
+START_TEST(frame_vectors)
+{
+	static uint8_t buf[FRAME_MAX_HEADERS + 2048];
+
+	for (unsigned i = 0; i < VECTORS; i++) {
+		const struct wire_vector *v = &wire_vectors[i];
+		const uint8_t *ip = v->bytes;
+		struct frame f = {.src_mac = {1, 2, 3, 4, 5, 6}, .dst_mac = {6, 5, 4, 3, 2, 1}};
+		uint32_t sum = 17;
+		struct parsed p;
+		size_t head;
+
+		parse(ip, v->len, &p);
+		f.addr = p.addr;
+		f.ip_id = p.ip_id;
+		f.tos = p.addr.ipv6 ? (uint8_t)(ip[0] << 4 | ip[1] >> 4) : ip[1];
+		f.hop_limit = p.addr.ipv6 ? ip[7] : ip[8];
+		f.flow_label = (uint32_t)(ip[1] & 0xf) << 16 | (uint32_t)ip[2] << 8 | ip[3];
+		head = frame_encode(buf, &f, p.len);
+		ck_assert_uint_eq(head + p.len, 14 + v->len);
+		ck_assert(!memcmp(buf, f.dst_mac, 6) && !memcmp(buf + 6, f.src_mac, 6));
+		ck_assert_uint_eq(buf[12] << 8 | buf[13], p.addr.ipv6 ? 0x86dd : 0x0800);
+		ck_assert_msg(!memcmp(buf + 14, ip, head - 14 - 2), "%s", v->name);
+		if (!p.addr.ipv6) {
+			ck_assert_uint_eq(buf[head - 2] | buf[head - 1], 0);
+			continue;
+		}
+		/* All words from the addresses on and the rest of the pseudo header make ffff. */
+		memcpy(buf + head, p.data, p.len);
+		frame_checksum(buf, head + p.len);
+		sum += 8 + (uint32_t)p.len;
+		for (size_t k = 14 + 8; k < head + p.len; k += 2)
+			sum += (uint32_t)buf[k] << 8 | buf[k + 1];
+		while (sum >> 16)
+			sum = (sum & 0xffff) + (sum >> 16);
+		ck_assert_uint_eq(sum, 0xffff);
+	}
+}
+END_TEST
+
+/* MAC addresses: of an EUI-64 the one it was made of, else one of our own. */
+START_TEST(frame_macs)
+{
+	static const uint8_t eui[16] = {0xfe, 0x80, [8] = 0x02, 0, 0x5e, 0xff, 0xfe, 1, 2, 3};
+	static const uint8_t v4[16] = {[10] = 0xff, 0xff, 192, 0, 2, 1};
+	static const uint8_t eui_mac[6] = {0, 0, 0x5e, 1, 2, 3};
+	static const uint8_t v4_mac[6] = {2, 0, 192, 0, 2, 1};
+	uint8_t mac[6];
+
+	frame_mac(mac, eui);
+	ck_assert(!memcmp(mac, eui_mac, 6));
+	frame_mac(mac, v4);
+	ck_assert(!memcmp(mac, v4_mac, 6));
 }
 END_TEST
 
@@ -307,6 +370,8 @@ int main(void)
 	tcase_add_test(t, icrc_single_bits);
 	tcase_add_test(t, icrc_random_damage);
 	tcase_add_test(t, icrc_any_identification);
+	tcase_add_test(t, frame_vectors);
+	tcase_add_test(t, frame_macs);
 	tcase_add_test(t, psn_arithmetic);
 	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);
