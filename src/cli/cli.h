@@ -28,6 +28,7 @@ int cli_run(int argc, char **argv);
 int cli_env(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_stats(int argc, char **argv);
+int cli_capture(int argc, char **argv);
 
 /*
  * Prints "vernic: " and one line of cause to stderr.

@@ -12,6 +12,7 @@ static const char help[] =
 	"       vernic env [--socket PATH]\n"
 	"       vernic status [--json] [--socket PATH]\n"
 	"       vernic stats [--json] [--device NAME] [--qps] [--explain] [--socket PATH]\n"
+	"       vernic capture -w FILE [OPTION...]\n"
 	"       vernic --version | --help\n"
 	"\n"
 	"Runs RDMA programs on Vernic, an RDMA NIC in software: no kernel module, no hardware and\n"
@@ -24,6 +25,7 @@ static const char help[] =
 	"  env     print what a shell must export to use the running daemon\n"
 	"  status  show the devices, workers and clients of the running daemon\n"
 	"  stats   show the counters of its devices and queue pairs\n"
+	"  capture write the packets of the running daemon to a file for Wireshark\n"
 	"\n"
 	"'vernic COMMAND --help' explains each.\n"
 	"\n"
@@ -48,6 +50,7 @@ static const struct subcommand subcommands[] = {
 	{"env", cli_env},
 	{"status", cli_status},
 	{"stats", cli_stats},
+	{"capture", cli_capture},
 };
 
 int main(int argc, char **argv)

@@ -12,7 +12,11 @@
  * had been started directly; a signal that was sent to us alone is passed on. The daemon has a
  * group of its own: ^C must not take the NIC away while the command cleans up. Should we be
  * killed, the kernel ends the daemon (PR_SET_PDEATHSIG).
+ *
+ * With --capture there is a third child, which captures: it is ready before the command starts and
+ * told to end, and waited for, before the daemon is.
  */
+#include "capture.h"
 #include "cli.h"
 
 #include <errno.h>
@@ -54,14 +58,15 @@ static const char help[] =
 	"  --io ENGINE    how the private daemon does I/O: auto, io_uring or plain. Default: "
 	"auto,\n"
 	"                 which is io_uring where the system allows it\n"
+	"  --capture FILE write all packets of the daemon to FILE, from before COMMAND starts\n"
+	"                 until it has ended, as 'vernic capture' does\n"
 	"  --socket PATH  use the daemon at PATH; it is an error if none answers there\n"
 	"  --help         print this text\n"
 	"\n"
 	"Exit status:\n"
 	"  COMMAND's, or 128 + N if signal N ended it; 127 if COMMAND was not found, 126 if it\n"
-	"  could not be executed; 1 if no daemon could be had, 2 for wrong usage, each with one "
-	"line\n"
-	"  on stderr.\n"
+	"  could not be executed; 1 if no daemon could be had or (and COMMAND's is 0) the capture\n"
+	"  failed, 2 for wrong usage, each with one line on stderr.\n"
 	"\n"
 	"Examples:\n"
 	"  vernic run -- ibv_devinfo -v\n"
@@ -77,6 +82,7 @@ static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUS
 /* What the command line asks for. */
 struct run_options {
 	const char *socket;
+	const char *capture; /* file, or NULL */
 	const char **daemon_args; /* further arguments of a private daemon */
 	unsigned int daemon_arg_count;
 	char **command;
@@ -87,6 +93,12 @@ struct private_daemon {
 	char dir[CLI_SOCKET_MAX];
 	char socket[CLI_SOCKET_MAX];
 	pid_t pid; /* 0: ended */
+};
+
+/* The child that captures. */
+struct capture_child {
+	pid_t pid;   /* 0: ended, or not wanted */
+	bool failed; /* it has said why */
 };
 
 /*
@@ -281,12 +293,113 @@ no_pipe:
 	return CLI_FAILED;
 }
 
+/* Notes how the capture ended. @status: as waitpid(2) has it */
+static void capture_ended(struct capture_child *capture, int status)
+{
+	capture->pid = 0;
+	capture->failed = !WIFEXITED(status) || WEXITSTATUS(status) != CLI_OK;
+}
+
+/*
+ * The child that captures.
+ * @ready: the fd it shall write "ready" to
+ * @parent: our pid; mask: the signals blocked when we were started
+ */
+__attribute__((noreturn)) static void be_capture(const char *file, const char *socket, int ready,
+						 pid_t parent, const sigset_t *mask)
+{
+	struct capture_options options;
+	char cause[256];
+	int fd;
+
+	/* ^C is for the command, whose last packets are wanted too. */
+	setpgid(0, 0);
+	if (prctl(PR_SET_PDEATHSIG, SIGINT) < 0 || getppid() != parent)
+		_exit(CLI_FAILED);
+	sigprocmask(SIG_SETMASK, mask, NULL);
+	fd = cli_connect(socket, cause, sizeof(cause));
+	if (fd < 0)
+		_exit(cli_fail("cannot use the daemon at %s: %s", socket, cause));
+	capture_defaults(&options);
+	options.file = file;
+	options.quiet = true;
+	options.ready_fd = ready;
+	_exit(capture_to_file(&options, fd, socket));
+}
+
+/*
+ * Starts to capture, and waits until every packet is captured.
+ * @signals: those blocked; one that would end us meanwhile does
+ * @return CLI_OK, or another exit status with a line printed
+ */
+static int start_capture(struct capture_child *capture, const char *file, const char *socket,
+			 const sigset_t *signals, const sigset_t *mask)
+{
+	const struct timespec at_once = {0};
+	pid_t parent = getpid();
+	struct pollfd poller;
+	int ready[2], number;
+	char word[16];
+	ssize_t n = -1;
+
+	if (pipe(ready) < 0)
+		return cli_fail("cannot make a pipe: %s", strerror(errno));
+	fflush(NULL);
+	capture->pid = fork();
+	if (capture->pid == 0) {
+		close(ready[0]);
+		be_capture(file, socket, ready[1], parent, mask);
+	}
+	close(ready[1]);
+	if (capture->pid < 0) {
+		close(ready[0]);
+		capture->pid = 0;
+		return cli_fail("cannot fork: %s", strerror(errno));
+	}
+	/* A named pipe that nobody reads may keep it waiting. */
+	poller = (struct pollfd){.fd = ready[0], .events = POLLIN};
+	while (poll(&poller, 1, 100) <= 0) {
+		number = sigtimedwait(signals, NULL, &at_once);
+		if (number <= 0 || number == SIGCHLD)
+			continue;
+		close(ready[0]);
+		kill(capture->pid, SIGKILL);
+		reap(capture->pid);
+		capture->pid = 0;
+		return 128 + number;
+	}
+	n = read(ready[0], word, sizeof(word));
+	close(ready[0]);
+	if (n > 0)
+		return CLI_OK;
+	capture_ended(capture, reap(capture->pid));
+	return CLI_FAILED;
+}
+
+/* Ends the capture; what was captured is written. @signals: those blocked, SIGCHLD among them */
+static void stop_capture(struct capture_child *capture, const sigset_t *signals)
+{
+	siginfo_t info;
+	int status;
+
+	if (capture->pid == 0)
+		return;
+	kill(capture->pid, SIGINT);
+	while (waitpid(capture->pid, &status, WNOHANG) == 0) {
+		/* Somebody has no patience: neither shall it have. */
+		if (sigwaitinfo(signals, &info) > 0 && info.si_signo != SIGCHLD)
+			kill(capture->pid, SIGINT);
+	}
+	capture_ended(capture, status);
+}
+
 /*
  * Waits for the command, passing signals on.
  * @signals: those blocked, SIGCHLD among them
  * @return its exit status as a shell has it
  */
-static int wait_command(pid_t command, struct private_daemon *d, const sigset_t *signals)
+static int wait_command(pid_t command, struct private_daemon *d, struct capture_child *capture,
+			const sigset_t *signals)
 {
 	siginfo_t info;
 	int status;
@@ -301,6 +414,8 @@ static int wait_command(pid_t command, struct private_daemon *d, const sigset_t 
 				d->pid = 0;
 				cli_fail("the daemon ended while the command runs");
 			}
+			if (pid == capture->pid)
+				capture_ended(capture, status);
 		}
 		if (sigwaitinfo(signals, &info) < 0 || info.si_signo == SIGCHLD)
 			continue;
@@ -311,15 +426,17 @@ static int wait_command(pid_t command, struct private_daemon *d, const sigset_t 
 }
 
 /*
- * Runs the command beside a private daemon.
+ * Runs the command beside what it needs.
+ * @socket: of a running daemon; NULL: it needs a private one
  * @return the exit status
  */
-static int run_private(const struct run_options *o)
+static int run_attended(const struct run_options *o, const char *socket)
 {
 	struct private_daemon d = {0};
+	struct capture_child capture = {0};
 	sigset_t signals, mask;
 	pid_t command;
-	int status;
+	int status = CLI_OK;
 
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGCHLD);
@@ -329,8 +446,14 @@ static int run_private(const struct run_options *o)
 	/* Ignored by whoever started us, SIGCHLD would leave no exit status to return. */
 	signal(SIGCHLD, SIG_DFL);
 
-	if (start_daemon(&d, o, &mask) != CLI_OK)
+	if (socket)
+		snprintf(d.socket, sizeof(d.socket), "%s", socket);
+	else if (start_daemon(&d, o, &mask) != CLI_OK)
 		return CLI_FAILED;
+	if (o->capture)
+		status = start_capture(&capture, o->capture, d.socket, &signals, &mask);
+	if (status != CLI_OK)
+		goto out;
 	fflush(NULL);
 	command = fork();
 	if (command == 0) {
@@ -338,11 +461,17 @@ static int run_private(const struct run_options *o)
 		_exit(exec_command(d.socket, o->command));
 	}
 	if (command > 0)
-		status = wait_command(command, &d, &signals);
+		status = wait_command(command, &d, &capture, &signals);
 	else
 		status = cli_fail("cannot fork: %s", strerror(errno));
-	stop_daemon(&d);
-	remove_directory(&d);
+	stop_capture(&capture, &signals);
+	if (status == CLI_OK && capture.failed)
+		status = CLI_FAILED;
+out:
+	if (!socket) {
+		stop_daemon(&d);
+		remove_directory(&d);
+	}
 	return status;
 }
 
@@ -363,7 +492,8 @@ static int parse_options(int argc, char **argv, struct run_options *o, bool *don
 	static const struct option options[] = {
 		{"device", required_argument, NULL, 'd'}, {"workers", required_argument, NULL, 'w'},
 		{"io", required_argument, NULL, 'i'},	  {"socket", required_argument, NULL, 's'},
-		{"help", no_argument, NULL, 'h'},	  {0},
+		{"capture", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'},
+		{0},
 	};
 	int opt;
 
@@ -383,6 +513,9 @@ static int parse_options(int argc, char **argv, struct run_options *o, bool *don
 		case 's':
 			o->socket = optarg;
 			break;
+		case 'c':
+			o->capture = optarg;
+			break;
 		case 'h':
 			fputs(help, stdout);
 			*done = true;
@@ -394,6 +527,10 @@ static int parse_options(int argc, char **argv, struct run_options *o, bool *don
 	o->command = argv + optind;
 	if (!o->command[0]) {
 		cli_fail("run: no command given (see 'vernic run --help')");
+		return CLI_USAGE;
+	}
+	if (o->capture && strcmp(o->capture, "-") == 0) {
+		cli_fail("run: --capture needs a file: standard output is the command's");
 		return CLI_USAGE;
 	}
 	if (o->socket && o->daemon_arg_count) {
@@ -414,12 +551,14 @@ static int run_command(const struct run_options *o)
 	int fd;
 
 	if (o->daemon_arg_count)
-		return run_private(o);
+		return run_attended(o, NULL);
 	if (cli_find_daemon(o->socket, true, found, &fd) != CLI_OK)
 		return CLI_FAILED;
 	if (fd < 0)
-		return run_private(o);
+		return run_attended(o, NULL);
 	close(fd);
+	if (o->capture)
+		return run_attended(o, found);
 	return exec_command(found, o->command);
 }
 

@@ -270,3 +270,20 @@ perftest_rows() {
 	cat "$T/client"
 	return 1
 }
+
+# Protocols that tshark suspects in a payload: what the tests send is none of them.
+no_guesses=()
+for protocol in rpcordma smc smb_direct nvme-rdma lnet iser infiniband_sdp fcoib drbd idp; do
+	no_guesses+=(--disable-protocol "$protocol")
+done
+# dissect FILE OPCODES: nothing but RoCEv2, and each of these opcodes (numbers) is there.
+dissect() {
+	local opcode
+	tshark -r "$1" -T fields -e infiniband.bth.opcode 2>"$T/tshark" | sort | uniq -c >"$T/opcodes"
+	cat "$T/opcodes"
+	for opcode in $2; do
+		grep -qE "^ *[0-9]+ $opcode\$" "$T/opcodes" || { echo "FAILED: no $opcode"; return 1; }
+	done
+	tshark -r "$1" "${no_guesses[@]}" -Y '!infiniband || _ws.malformed || _ws.expert' 2>>"$T/tshark" >"$T/bad"
+	[ ! -s "$T/bad" ] || { echo 'FAILED: tshark complains:'; head -n 20 "$T/bad"; return 1; }
+}
