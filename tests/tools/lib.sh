@@ -85,7 +85,8 @@ scratch_dir() {
 	# LD_PRELOAD cannot name a path with a blank in it.
 	ln -s "$library" "$T/libibverbs.so.1"
 	library=$T/libibverbs.so.1
-	trap 'stop_all; [ $failures != 0 ] || rm -rf "$T"' EXIT
+	# A child that is ended before it has become its program must not clean up for us.
+	trap '[ $BASHPID != $$ ] || { stop_all; [ $failures != 0 ] || rm -rf "$T"; }' EXIT
 	trap 'exit 130' INT TERM HUP
 }
 
