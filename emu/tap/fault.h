@@ -11,8 +11,9 @@
  * nothing is shared; a worker without rules looks at one pointer and goes on.
  *
  * Rules are asked at points. At FAULT_TX and FAULT_RX the subject is a packet, at FAULT_SEND a send
- * WQE that is begun, at FAULT_RECV a receive WQE a message has taken, at FAULT_CQE a CQE about to
- * be published. The rules are asked in the order they were added; the first that strikes acts.
+ * WQE that is begun, at FAULT_RECV a receive WQE a message has taken, at FAULT_CQE_SEND and
+ * FAULT_CQE_RECV a CQE about to be published. The rules are asked in the order they were added; the
+ * first that strikes acts.
  */
 #ifndef VERNIC_FAULT_H
 #define VERNIC_FAULT_H
@@ -27,11 +28,13 @@
 #include "../object.h"
 #include "../wire/wire.h"
 
+#define FAULT_NOTE 32 /* bytes of a rule's note, the 0 included */
+
 enum fault_action {
 	FAULT_DROP,	 /* the packet is lost */
 	FAULT_DUPLICATE, /* value: copies beside the packet itself, 1 unless given */
 	FAULT_REORDER,	 /* value: it is let go behind that many later packets of its QP */
-	FAULT_DELAY,	 /* value: ns, plus up to jitter; packets overtake each other only by jitter */
+	FAULT_DELAY, /* value: ns, plus up to jitter; packets overtake each other only by jitter */
 	FAULT_CORRUPT,	 /* value: enum fault_part */
 	FAULT_RATE,	 /* value: bits a second; packets wait for their turn */
 	FAULT_ECN,	 /* marked "congestion experienced" */
@@ -41,7 +44,7 @@ enum fault_action {
 	FAULT_POST,	 /* ibv_post_send fails (recv: ibv_post_recv); value: errno */
 	FAULT_CQE_DELAY, /* value: ns; the QP's later CQEs wait behind it */
 	FAULT_CQE_ARM,	 /* appears between the poll that found nothing and the arming behind it */
-	FAULT_WEAK,	 /* RX: value: ns from the end of the payload to its beginning being placed */
+	FAULT_WEAK, /* RX: value: ns from the end of the payload to its beginning being placed */
 	FAULT_ACTION_COUNT
 };
 
@@ -57,14 +60,15 @@ enum fault_point {
 	FAULT_RX = 1 << 1,
 	FAULT_SEND = 1 << 2,
 	FAULT_RECV = 1 << 3,
-	FAULT_CQE = 1 << 4,
+	FAULT_CQE_SEND = 1 << 4, /* of a send WQE */
+	FAULT_CQE_RECV = 1 << 5,
 };
 
 #define FAULT_BIT(action) (1u << (action))
 /* Actions that are the packet taps' (emu/tap/tap.c). */
-#define FAULT_PACKET_ACTIONS                                                                       \
-	(FAULT_BIT(FAULT_DROP) | FAULT_BIT(FAULT_DUPLICATE) | FAULT_BIT(FAULT_REORDER) |           \
-	 FAULT_BIT(FAULT_DELAY) | FAULT_BIT(FAULT_CORRUPT) | FAULT_BIT(FAULT_RATE) |               \
+#define FAULT_PACKET_ACTIONS                                                             \
+	(FAULT_BIT(FAULT_DROP) | FAULT_BIT(FAULT_DUPLICATE) | FAULT_BIT(FAULT_REORDER) | \
+	 FAULT_BIT(FAULT_DELAY) | FAULT_BIT(FAULT_CORRUPT) | FAULT_BIT(FAULT_RATE) |     \
 	 FAULT_BIT(FAULT_ECN))
 
 struct fault_rule {
@@ -80,14 +84,17 @@ struct fault_rule {
 	bool any_opcode;
 	uint64_t opcodes[4]; /* bit per BTH opcode, of packets */
 	uint32_t kinds;	     /* bit per enum wire_kind, of WQEs and CQEs */
-	uint32_t psn_first;  /* of packets, PSN_MASK arithmetic; both inclusive */
-	uint32_t psn_last;
 	bool any_psn;
+	uint32_t psn_first; /* of packets, PSN_MASK arithmetic; both inclusive */
+	uint32_t psn_last;
+	uint64_t seed;		     /* 0: not given, 1 + id is used */
 	struct vernic_chance chance; /* stepped by fault_match() */
 	/* what it did, for `vernic fault list` */
 	uint64_t matched;
 	uint64_t struck;
+	uint64_t busy; /* ns: the packet tap's, when what it let through last is let go */
 	char text[VERNIC_FAULT_TEXT]; /* as it was given */
+	char note[FAULT_NOTE];	      /* "fault ID: ACTION", for captures */
 };
 
 /* What rules are asked about. */
@@ -111,16 +118,21 @@ struct fault_set;
  */
 int fault_parse(const char *text, struct fault_rule *rule, char *error, size_t error_len);
 
-/* @worker: mixed into the seeds, so that workers do not strike in step; worker 0 uses them as given
- * @return NULL without memory */
+/*
+ * @worker: added to the seeds, so that workers do not strike in step; worker 0 uses them as given
+ * @return NULL without memory
+ */
 struct fault_set *fault_set_create(uint32_t worker);
 void fault_set_destroy(struct fault_set *set);
 
-/* Adds a copy of a rule. @return 0, -ENOMEM, -ENOSPC (VERNIC_MAX_FAULTS) */
+/*
+ * Adds a copy of a rule, behind those there are, and seeds its chance.
+ * @return 0, -ENOMEM, -ENOSPC (VERNIC_MAX_FAULTS)
+ */
 int fault_set_add(struct fault_set *set, const struct fault_rule *rule);
 /* Removes rule id, or all with 0. @return whether there was one */
 bool fault_set_remove(struct fault_set *set, uint32_t id);
-/* @return the i-th rule, or NULL past the last */
+/* @return the i-th rule, or NULL past the last. It stays where it is until it is removed. */
 const struct fault_rule *fault_set_rule(const struct fault_set *set, uint32_t i);
 
 /* @return the actions some rule of the set has (FAULT_BIT): 0 lets everything pass */

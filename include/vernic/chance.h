@@ -23,6 +23,17 @@ struct vernic_chance {
 	uint32_t burst_left; /* of the burst under way */
 };
 
+/* Starts the generator. Seeds that differ by little give sequences that have nothing in common. */
+static inline void vernic_chance_seed(struct vernic_chance *c, uint64_t seed)
+{
+	/* One step of splitmix64, whose every bit depends on every bit of the seed. */
+	seed += UINT64_C(0x9e3779b97f4a7c15);
+	seed = (seed ^ seed >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	seed = (seed ^ seed >> 27) * UINT64_C(0x94d049bb133111eb);
+	seed ^= seed >> 31;
+	c->state = seed != 0 ? seed : 1;
+}
+
 /* @return the next 64 bits of the generator (xorshift64*) */
 static inline uint64_t vernic_chance_random(struct vernic_chance *c)
 {

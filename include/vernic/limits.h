@@ -20,6 +20,6 @@
 #define VERNIC_GID_MAX 64	    /* GID table entries of a port */
 #define VERNIC_GRH_LEN 40	    /* bytes in front of a UD payload */
 #define VERNIC_MAX_FAULTS 64	    /* fault rules of a daemon */
-#define VERNIC_FAULT_TEXT 256	    /* bytes of a fault rule's text, the 0 included */
+#define VERNIC_FAULT_TEXT 240	    /* bytes of a fault rule's text, the 0 included */
 
 #endif
