@@ -82,6 +82,8 @@ struct worker {
 	struct io *io;
 	struct udp_port *udp;
 	struct capture_set capture;
+	struct fault_set *faults;
+	struct tap tap;
 	bool has_udp; /* a device has sockets: the port wants polling */
 	int wake_fd;
 	struct vernic_worker_page *page;
@@ -240,17 +242,22 @@ static void inbox_send(struct worker *from, struct worker *to, const struct trai
 	op->ctx = item;
 }
 
-/* Hands a train that has arrived to the engine. */
-static void worker_rx(struct worker *w, const struct train *t)
+/* Hands in a train that arrived, past captures and tap. */
+static void worker_rx(struct engine *e, const struct train *t)
 {
+	struct worker *w = e->host;
+
 	/* One of this daemon's may have left from where a capture does not look. */
 	if (capture_active(&w->capture) && t->path->route == ROUTE_LOCAL) {
-		const struct qp *qp = engine_find_qp(&w->engine, t->dst_qpn);
+		const struct qp *qp = engine_find_qp(e, t->dst_qpn);
 
 		if (qp != NULL)
 			capture_train(&w->capture, qp->p.dev, qp->qpn, CAPTURE_RX, t, NULL);
 	}
-	engine_rx(&w->engine, t);
+	if (w->tap.active || t->icrc_xor != 0)
+		tap_rx(&w->tap, t);
+	else
+		engine_rx(e, t);
 }
 
 /* Hands in what other workers sent. It stays in place until inbox_release(). */
@@ -267,7 +274,7 @@ static bool inbox_receive(struct worker *w)
 	}
 	for (item = w->arrived; item != NULL; item = item->next) {
 		item->train.payload = dma_local(w->dma, item->data, item->train.payload.len);
-		worker_rx(w, &item->train);
+		worker_rx(&w->engine, &item->train);
 	}
 	return true;
 }
@@ -292,7 +299,7 @@ static void worker_tx_local(struct worker *w, const struct train *t)
 	uint32_t owner = QPN_WORKER(t->dst_qpn);
 
 	if (owner == w->index)
-		worker_rx(w, t);
+		worker_rx(&w->engine, t);
 	else if (owner < w->host->workers)
 		inbox_send(w, w->host->worker[owner], t);
 }
@@ -300,10 +307,10 @@ static void worker_tx_local(struct worker *w, const struct train *t)
 /*
  * Hands a train to its port, past the captures.
  * @dev, @qpn: the QP that sends it
- * @comment: for the captures; NULL: none
+ * @note: what a fault did to it, for the captures; NULL: none did
  */
 static void worker_port_tx(struct worker *w, const struct device *dev, uint32_t qpn,
-			   const struct train *t, const char *comment)
+			   const struct train *t, const char *note)
 {
 	bool capture = capture_active(&w->capture);
 	struct packet_fate fate;
@@ -314,7 +321,7 @@ static void worker_port_tx(struct worker *w, const struct device *dev, uint32_t 
 		if (capture) {
 			captured = *t;
 			captured.captured = (uint8_t)capture_train(&w->capture, dev, qpn,
-								   CAPTURE_TX, t, comment);
+								   CAPTURE_TX, t, note);
 			t = &captured;
 		}
 		worker_tx_local(w, t);
@@ -322,13 +329,13 @@ static void worker_port_tx(struct worker *w, const struct device *dev, uint32_t 
 	case ROUTE_UDP:
 		engine_not_sent(&w->engine, t, udp_port_tx(w->udp, t, capture ? &fate : NULL));
 		if (capture)
-			capture_sent(&w->capture, dev, qpn, t, &fate, comment);
+			capture_sent(&w->capture, dev, qpn, t, &fate, note);
 		break;
 	case ROUTE_NONE:
 		engine_not_sent(&w->engine, t, t->count);
 		if (capture)
 			capture_train(&w->capture, dev, qpn, CAPTURE_TX, t,
-				      comment != NULL ? comment : "lost: no route");
+				      note != NULL ? note : "lost: no route");
 		break;
 	}
 }
@@ -336,7 +343,12 @@ static void worker_port_tx(struct worker *w, const struct device *dev, uint32_t 
 /* engine_ops.tx */
 static void worker_tx(struct engine *e, struct qp *qp, const struct train *t)
 {
-	worker_port_tx(e->host, qp->p.dev, qp->qpn, t, NULL);
+	struct worker *w = e->host;
+
+	if (w->tap.active)
+		tap_tx(&w->tap, qp->p.dev, qp->qpn, t);
+	else
+		worker_port_tx(w, qp->p.dev, qp->qpn, t, NULL);
 }
 
 /* engine_ops.tx_ready */
@@ -406,6 +418,56 @@ static const struct engine_ops worker_engine_ops = {
 	.find_device = worker_find_device,
 };
 
+/* ---- what the tap asks of its host ------------------------------------------------------ */
+
+/* tap_ops.send */
+static void worker_tap_send(void *host, const struct device *dev, uint32_t qpn,
+			    const struct train *t, const char *note)
+{
+	worker_port_tx(host, dev, qpn, t, note);
+}
+
+/* tap_ops.receive */
+static void worker_tap_receive(void *host, const struct train *t)
+{
+	struct worker *w = host;
+
+	engine_rx(&w->engine, t);
+}
+
+/* tap_ops.note */
+static void worker_tap_note(void *host, enum fault_point point, const struct device *dev,
+			    uint32_t qpn, const struct train *t, const char *note)
+{
+	struct worker *w = host;
+
+	if (capture_active(&w->capture))
+		capture_train(&w->capture, dev, qpn, point == FAULT_RX ? CAPTURE_RX : CAPTURE_TX, t,
+			      note);
+}
+
+/* tap_ops.ready */
+static bool worker_tap_ready(void *host, const struct path *path)
+{
+	struct worker *w = host;
+
+	return worker_tx_ready(&w->engine, path);
+}
+
+/* tap_ops.now */
+static uint64_t worker_tap_now(void *host)
+{
+	return host_now();
+}
+
+static const struct tap_ops worker_tap_ops = {
+	.send = worker_tap_send,
+	.receive = worker_tap_receive,
+	.note = worker_tap_note,
+	.ready = worker_tap_ready,
+	.now = worker_tap_now,
+};
+
 /* ---- the loop --------------------------------------------------------------------------- */
 
 /* One round. @return whether there was, or is, something to do */
@@ -417,6 +479,8 @@ static bool worker_round(struct worker *w)
 	busy |= worker_scan_doorbells(w);
 	/* Not before the doorbells: a timeout counts from when the client posted, not earlier. */
 	w->engine.now = host_now();
+	if (w->tap.active)
+		busy |= tap_run(&w->tap);
 	if (w->has_udp)
 		busy |= udp_port_receive(w->udp) > 0;
 	busy |= inbox_receive(w);
@@ -427,6 +491,7 @@ static bool worker_round(struct worker *w)
 		io_recycle(w->io);
 	}
 	inbox_release(w);
+	tap_release(&w->tap);
 	rcu_quiescent_state();
 	return busy;
 }
@@ -434,7 +499,7 @@ static bool worker_round(struct worker *w)
 /* Sleeps until something wants the worker. */
 static void worker_sleep(struct worker *w)
 {
-	uint64_t deadline, now;
+	uint64_t deadline, late, now;
 
 	vernic_store_release(&w->page->sleeping, 1);
 	vernic_full_barrier();
@@ -442,6 +507,9 @@ static void worker_sleep(struct worker *w)
 	    atomic_load(&w->inbox) != NULL)
 		goto out;
 	deadline = engine_deadline(&w->engine);
+	late = tap_deadline(&w->tap);
+	if (late < deadline)
+		deadline = late;
 	now = host_now();
 	if (deadline <= now)
 		goto out;
@@ -515,10 +583,11 @@ static int worker_setup(struct worker *w, enum io_kind io_kind)
 {
 	int err = -ENOMEM;
 
+	w->faults = fault_set_create(w->index);
 	w->dma = dma_create(&mm_dma_backend, WORKER_BOUNCE);
-	if (w->dma == NULL) {
+	if (w->faults == NULL || w->dma == NULL) {
 		snprintf(w->error, w->error_len, "worker %u: out of memory", w->index);
-		return err;
+		goto fail_dma;
 	}
 	w->capture.worker = w->index;
 	w->capture.dma = w->dma;
@@ -533,12 +602,13 @@ static int worker_setup(struct worker *w, enum io_kind io_kind)
 			 io_kind == IO_URING ? "io_uring" : "input and output", strerror(-err));
 		goto fail_engine;
 	}
-	w->udp = udp_port_create(w->io, &w->engine, &w->capture);
+	w->udp = udp_port_create(w->io, &w->engine, worker_rx, &w->capture);
 	if (w->udp == NULL) {
 		err = -ENOMEM;
 		snprintf(w->error, w->error_len, "worker %u: out of memory", w->index);
 		goto fail_io;
 	}
+	tap_init(&w->tap, &worker_tap_ops, w, &w->engine, w->faults);
 	err = worker_bind(w);
 	if (err == 0)
 		return 0;
@@ -549,6 +619,7 @@ fail_engine:
 	engine_fini(&w->engine);
 fail_dma:
 	dma_destroy(w->dma);
+	fault_set_destroy(w->faults);
 	return err;
 }
 
@@ -557,6 +628,8 @@ static void worker_teardown(struct worker *w)
 {
 	struct inbox_item *item, *next;
 
+	tap_fini(&w->tap);
+	fault_set_destroy(w->faults);
 	udp_port_destroy(w->udp);
 	io_destroy(w->io);
 	engine_fini(&w->engine);
@@ -781,4 +854,69 @@ void worker_capture_stop(struct worker *w, uint32_t id)
 	struct capture_call call = {.w = w, .id = id};
 
 	worker_call(w, worker_capture_stop_call, &call);
+}
+
+struct fault_call {
+	struct worker *w;
+	const struct fault_rule *rule;
+	uint32_t id;
+	struct worker_faults *faults;
+};
+
+/* worker_call() of worker_add_fault() */
+static int worker_add_fault_call(void *arg)
+{
+	struct fault_call *call = arg;
+	int err = fault_set_add(call->w->faults, call->rule);
+
+	if (err == 0)
+		tap_changed(&call->w->tap, false);
+	return err;
+}
+
+int worker_add_fault(struct worker *w, const struct fault_rule *rule)
+{
+	struct fault_call call = {.w = w, .rule = rule};
+
+	return worker_call(w, worker_add_fault_call, &call);
+}
+
+/* worker_call() of worker_remove_faults() */
+static int worker_remove_faults_call(void *arg)
+{
+	struct fault_call *call = arg;
+
+	fault_set_remove(call->w->faults, call->id);
+	tap_changed(&call->w->tap, true);
+	return 0;
+}
+
+void worker_remove_faults(struct worker *w, uint32_t id)
+{
+	struct fault_call call = {.w = w, .id = id};
+
+	worker_call(w, worker_remove_faults_call, &call);
+}
+
+/* worker_call() of worker_get_faults() */
+static int worker_get_faults_call(void *arg)
+{
+	struct fault_call *call = arg;
+	const struct fault_rule *r;
+	uint32_t i;
+
+	for (i = 0; (r = fault_set_rule(call->w->faults, i)) != NULL; i++) {
+		call->faults->matched[i] += r->matched;
+		call->faults->struck[i] += r->struck;
+	}
+	call->faults->held += call->w->tap.held.count;
+	call->faults->lost += call->w->tap.counters.lost;
+	return 0;
+}
+
+void worker_get_faults(struct worker *w, struct worker_faults *faults)
+{
+	struct fault_call call = {.w = w, .faults = faults};
+
+	worker_call(w, worker_get_faults_call, &call);
 }

@@ -6,6 +6,7 @@
 #include "host.h"
 #include "port/udp.h"
 #include "tap/capture.h"
+#include "tap/tap.h"
 #include "transport/engine.h"
 #include "transport/qp.h"
 
@@ -26,6 +27,14 @@ struct worker_status {
 	uint32_t qps;
 	struct engine_counters engine;
 	struct udp_counters udp;
+};
+
+/* What fault rules did, by their place in the list; of several workers: the sum. */
+struct worker_faults {
+	uint64_t matched[VERNIC_MAX_FAULTS];
+	uint64_t struck[VERNIC_MAX_FAULTS];
+	uint64_t held; /* trains that are late just now */
+	uint64_t lost; /* packets: see struct tap_counters */
 };
 
 /*
@@ -57,5 +66,11 @@ void worker_get_status(struct worker *w, struct worker_status *status);
 /* Capture number id; when worker_capture_stop() returns nothing more is put into its ring. */
 void worker_capture_start(struct worker *w, uint32_t id, const struct capture_params *params);
 void worker_capture_stop(struct worker *w, uint32_t id);
+/* @return as fault_set_add() */
+int worker_add_fault(struct worker *w, const struct fault_rule *rule);
+/* @id: 0: all */
+void worker_remove_faults(struct worker *w, uint32_t id);
+/* Adds to faults. */
+void worker_get_faults(struct worker *w, struct worker_faults *faults);
 
 #endif

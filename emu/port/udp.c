@@ -34,6 +34,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "packet.h"
+
 #ifndef UDP_NO_CHECK6_RX
 #define UDP_NO_CHECK6_RX 102
 #endif
@@ -83,6 +85,7 @@ struct udp_port {
 	struct io *io;
 	struct engine *engine;
 	struct capture_set *capture; /* or NULL */
+	udp_port_rx_fn rx;
 	struct udp_socket sockets[PORT_SOCKETS];
 	unsigned int socket_count;
 	struct burst *bursts; /* of this round; room for every send buffer */
@@ -111,7 +114,8 @@ static void address_from_gid(union io_address *a, const uint8_t gid[16], uint32_
 
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-struct udp_port *udp_port_create(struct io *io, struct engine *e, struct capture_set *capture)
+struct udp_port *udp_port_create(struct io *io, struct engine *e, udp_port_rx_fn rx,
+				 struct capture_set *capture)
 {
 	struct udp_port *p = calloc(1, sizeof(*p));
 
@@ -119,6 +123,7 @@ struct udp_port *udp_port_create(struct io *io, struct engine *e, struct capture
 		return NULL;
 	p->io = io;
 	p->engine = e;
+	p->rx = rx;
 	p->capture = capture;
 	p->burst_max = io_tx_available(io);
 	p->reserve = p->burst_max < 4 * TX_RESERVE ? p->burst_max / 4 : TX_RESERVE;
@@ -419,16 +424,18 @@ static void gather(struct udp_port *p, const struct train *t, struct burst *b,
 
 /*
  * Lays a packet out at the end of a burst.
+ * @icrc_xor: what its ICRC will be changed by stands in its place until then
  * @seg: set to where its payload goes
  */
 static void append_packet(struct burst *b, const struct wire_packet *pkt, uint32_t len,
-			  struct dma_segment *seg)
+			  uint32_t icrc_xor, struct dma_segment *seg)
 {
 	uint8_t *data = b->data + b->len;
 	size_t head = wire_encode(data, pkt);
 
 	*seg = (struct dma_segment){.addr = (uintptr_t)(data + head), .len = pkt->payload_len};
 	memset(data + head + pkt->payload_len, 0, pkt->pad);
+	memcpy(data + len - ICRC_LEN, &icrc_xor, ICRC_LEN);
 	b->len += len;
 	b->count++;
 	b->closed = len < b->packet;
@@ -474,11 +481,31 @@ uint32_t udp_port_tx(struct udp_port *p, const struct train *t, struct packet_fa
 			fate->ip_id[i] = (uint16_t)(counted ? b->count : 0);
 			fate->sent = i + 1;
 		}
-		append_packet(b, &pkt, len, &seg[i]);
+		append_packet(b, &pkt, len, t->icrc_xor, &seg[i]);
 	}
 	if (b)
 		gather(p, t, b, seg + from, i - from, from * t->mtu, packet);
 	return t->count - i;
+}
+
+/* Writes an ICRC, least significant byte first. */
+static void put_icrc(uint8_t *p, uint32_t icrc)
+{
+	for (int k = 0; k < ICRC_LEN; k++)
+		p[k] = (uint8_t)(icrc >> 8 * k);
+}
+
+/*
+ * Writes a wrong ICRC behind a packet. One change in 65536 would look like another identification
+ * to a receiver that does not know it: then another is taken.
+ * @len: bytes in front of the ICRC
+ */
+static void put_bad_icrc(const struct icrc_address *addr, uint16_t ip_id, uint8_t *data,
+			 uint32_t len, uint32_t icrc, uint32_t change)
+{
+	do
+		put_icrc(data + len, icrc ^ change++);
+	while (icrc_check(addr, ip_id, data, len + ICRC_LEN));
 }
 
 /* Computes the ICRCs of a burst and hands it to the io. */
@@ -498,10 +525,14 @@ static void send_burst(struct udp_port *p, struct burst *b)
 		uint32_t left = b->len - off;
 		uint32_t len = (left < b->packet ? left : b->packet) - ICRC_LEN;
 		uint8_t *data = b->data + off;
-		uint32_t icrc = icrc_compute(&addr, (uint16_t)(counted ? i : 0), data, len);
+		uint16_t ip_id = (uint16_t)(counted ? i : 0);
+		uint32_t icrc = icrc_compute(&addr, ip_id, data, len);
+		uint32_t change;
 
-		for (int k = 0; k < ICRC_LEN; k++)
-			data[len + (uint32_t)k] = (uint8_t)(icrc >> 8 * k);
+		memcpy(&change, data + len, ICRC_LEN);
+		put_icrc(data + len, icrc);
+		if (change != 0)
+			put_bad_icrc(&addr, ip_id, data, len, icrc, change);
 	}
 	p->counters.tx_datagrams += b->count;
 	address_from_gid(&to, b->dgid, b->socket->ifindex);
@@ -529,7 +560,7 @@ struct rx {
 static void rx_flush(struct rx *rx)
 {
 	if (rx->train.count != 0)
-		engine_rx(rx->port->engine, &rx->train);
+		rx->port->rx(rx->port->engine, &rx->train);
 	rx->train.count = 0;
 }
 

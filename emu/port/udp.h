@@ -16,8 +16,15 @@ struct udp_counters {
 	uint64_t tx_datagrams;
 };
 
-/* @capture: is shown what arrives; NULL: nobody is */
-struct udp_port *udp_port_create(struct io *io, struct engine *e, struct capture_set *capture);
+/* As engine_rx(): what is called with a train that arrived. */
+typedef void (*udp_port_rx_fn)(struct engine *e, const struct train *t);
+
+/*
+ * @capture: is shown what arrives; NULL: nobody is
+ * @return NULL without memory
+ */
+struct udp_port *udp_port_create(struct io *io, struct engine *e, udp_port_rx_fn rx,
+				 struct capture_set *capture);
 void udp_port_destroy(struct udp_port *p);
 
 /*
@@ -44,7 +51,7 @@ bool udp_port_ready(struct udp_port *p);
  */
 uint32_t udp_port_tx(struct udp_port *p, const struct train *t, struct packet_fate *fate);
 
-/* Hands in what arrived (engine_rx). @return datagrams */
+/* Hands in what arrived. @return datagrams */
 unsigned int udp_port_receive(struct udp_port *p);
 
 /* After engine_run(): ICRCs, and the packets to the io. */

@@ -86,7 +86,7 @@ static void side_open(struct side *s, enum io_kind kind)
 	s->e.dma = dma_create(&backend, 65536);
 	ck_assert_ptr_nonnull(s->e.dma);
 	ck_assert_int_eq(io_create(kind, s->wake_fd, TX_BUFFERS, &s->io), 0);
-	s->port = udp_port_create(s->io, &s->e, NULL);
+	s->port = udp_port_create(s->io, &s->e, engine_rx, NULL);
 	ck_assert_ptr_nonnull(s->port);
 }
 
