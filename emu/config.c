@@ -230,6 +230,38 @@ int config_add_device(struct config *cfg, const char *spec)
 	return err;
 }
 
+int config_add_fault(struct config *cfg, const char *where, const char *text)
+{
+	struct fault_config *f = &cfg->fault[cfg->fault_count];
+	char error[256];
+
+	if (cfg->fault_count == VERNIC_MAX_FAULTS)
+		return config_fail(where, "more than %d fault rules", VERNIC_MAX_FAULTS);
+	if (fault_parse(text, &f->rule, error, sizeof(error)) != 0)
+		return config_fail(where, "%s", error);
+	snprintf(f->where, sizeof(f->where), "%s", where);
+	cfg->fault_count++;
+	return 0;
+}
+
+int config_add_faults(struct config *cfg, const char *where, const char *text)
+{
+	int err = 0;
+
+	while (err == 0 && *text != '\0') {
+		size_t len = strcspn(text, ";");
+		char *rule = strndup(text, len);
+
+		if (rule == NULL)
+			return config_fail(where, "out of memory");
+		if (rule[strspn(rule, " \t")] != '\0')
+			err = config_add_fault(cfg, where, rule);
+		free(rule);
+		text += len + (text[len] == ';');
+	}
+	return err;
+}
+
 int config_set(struct config *cfg, const char *where, const char *key, const char *value)
 {
 	if (strcmp(key, "socket") == 0) {
@@ -280,6 +312,7 @@ struct config_reader {
 	const char *path;
 	unsigned int line;
 	bool in_daemon;
+	bool in_faults;
 	struct device_config *device; /* of the section, or NULL */
 	bool failed;		      /* a complaint was made */
 	char where[512];	      /* "FILE:LINE: " */
@@ -291,13 +324,19 @@ static int config_begin_section(struct config_reader *r, char *text)
 	char *name;
 
 	r->in_daemon = false;
+	r->in_faults = false;
 	r->device = NULL;
 	if (strcmp(text, "daemon") == 0) {
 		r->in_daemon = true;
 		return 0;
 	}
+	if (strcmp(text, "faults") == 0) {
+		r->in_faults = true;
+		return 0;
+	}
 	if (strncmp(text, "device", 6) != 0 || !isspace((unsigned char)text[6]))
-		return config_fail(r->where, "unknown section '[%s]': [daemon] or [device NAME]",
+		return config_fail(r->where, "unknown section '[%s]': [daemon], [device NAME] or "
+					     "[faults]",
 				   text);
 	for (name = text + 6; isspace((unsigned char)*name); name++)
 		;
@@ -350,6 +389,10 @@ static int config_key(void *user, const char *section, const char *key, const ch
 		return 0;
 	if (r->in_daemon)
 		err = config_set(r->cfg, r->where, key, value);
+	else if (r->in_faults)
+		err = strcmp(key, "rule") == 0
+			      ? config_add_fault(r->cfg, r->where, value)
+			      : config_fail(r->where, "unknown key '%s' of the faults", key);
 	else if (r->device == NULL)
 		err = config_fail(r->where, "'%s' stands outside of a section", key);
 	else if (strcmp(key, "name") == 0)
@@ -423,6 +466,14 @@ int config_finish(struct config *cfg)
 				return config_fail(dev->where, "devices %s and %s have one GUID",
 						   cfg->device[k].name, dev->name);
 		}
+	}
+	for (unsigned int i = 0; i < cfg->fault_count; i++) {
+		const struct fault_config *f = &cfg->fault[i];
+
+		if (f->rule.device[0] != '\0' &&
+		    config_find(cfg, f->rule.device, cfg->device_count) == NULL)
+			return config_fail(f->where, "device: there is no device '%s'",
+					   f->rule.device);
 	}
 	if (cfg->socket[0] == '\0') {
 		const char *dir = getenv("XDG_RUNTIME_DIR");

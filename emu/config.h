@@ -11,6 +11,7 @@
 
 #include "io.h"
 #include "log.h"
+#include "tap/fault.h"
 
 #define CONFIG_MAX_DEVICES 64
 /* GID 0 is the link-local one of the device. */
@@ -48,12 +49,19 @@ struct device_config {
 	char where[512];	    /* where it was said, for complaints: "FILE:LINE: " */
 };
 
+struct fault_config {
+	struct fault_rule rule;
+	char where[512]; /* as in struct device_config */
+};
+
 struct config {
 	char socket[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* "": the default place */
 	unsigned int workers;
 	enum io_kind io;
 	struct device_config device[CONFIG_MAX_DEVICES];
 	unsigned int device_count;
+	struct fault_config fault[VERNIC_MAX_FAULTS];
+	unsigned int fault_count;
 };
 
 /*
@@ -71,6 +79,12 @@ int config_add_device(struct config *cfg, const char *spec);
 
 /* Sets a key of the daemon: socket, workers, io, log_level. @where: in front of the complaint */
 int config_set(struct config *cfg, const char *where, const char *key, const char *value);
+
+/* Adds a fault rule. @where: in front of the complaint */
+int config_add_fault(struct config *cfg, const char *where, const char *text);
+
+/* Adds the fault rules of a list, parted by ';'; those that are empty do not count. */
+int config_add_faults(struct config *cfg, const char *where, const char *text);
 
 /* What can be checked only when everything was said; adds the default device, names, socket. */
 int config_finish(struct config *cfg);

@@ -26,6 +26,7 @@ enum option_value {
 	OPTION_DEVICE,
 	OPTION_WORKERS,
 	OPTION_IO,
+	OPTION_FAULT,
 	OPTION_LOG_LEVEL,
 	OPTION_READY_FD,
 	OPTION_VERSION,
@@ -38,6 +39,7 @@ static const struct option options[] = {
 	{"device", required_argument, NULL, OPTION_DEVICE},
 	{"workers", required_argument, NULL, OPTION_WORKERS},
 	{"io", required_argument, NULL, OPTION_IO},
+	{"fault", required_argument, NULL, OPTION_FAULT},
 	{"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
 	{"ready-fd", required_argument, NULL, OPTION_READY_FD},
 	{"version", no_argument, NULL, OPTION_VERSION},
@@ -51,7 +53,8 @@ static const char help[] =
 	"\n"
 	"SYNOPSIS\n"
 	"  vernicd [--config FILE] [--socket PATH] [--device KEY=VALUE[,KEY=VALUE...]]...\n"
-	"          [--workers N] [--io auto|io_uring|plain] [--log-level LEVEL] [--ready-fd N]\n"
+	"          [--workers N] [--io auto|io_uring|plain] [--fault RULE]... [--log-level LEVEL]\n"
+	"          [--ready-fd N]\n"
 	"  vernicd --version | --help\n"
 	"\n"
 	"DESCRIPTION\n"
@@ -80,6 +83,8 @@ static const char help[] =
 	"  --io auto|io_uring|plain\n"
 	"      How packets are sent and received: by io_uring, by plain system calls, or by\n"
 	"      io_uring where the kernel allows it. Default: auto.\n"
+	"  --fault RULE\n"
+	"      Begin with a fault rule, as `vernic fault --help` explains them. Can be repeated.\n"
 	"  --log-level error|warning|info|debug\n"
 	"      What to report on standard error. Default: warning.\n"
 	"  --ready-fd N\n"
@@ -104,7 +109,8 @@ static const char help[] =
 	"\n"
 	"CONFIGURATION FILE\n"
 	"  An INI file. Section [daemon] has the keys socket, workers, io and log_level; each\n"
-	"  section [device NAME] is a device, with the device keys but name:\n"
+	"  section [device NAME] is a device, with the device keys but name; each key rule of the\n"
+	"  section [faults] is a fault rule:\n"
 	"\n"
 	"      [daemon]\n"
 	"      workers = 2\n"
@@ -113,13 +119,19 @@ static const char help[] =
 	"      addr = 192.0.2.1\n"
 	"      mtu = 1024\n"
 	"\n"
+	"      [faults]\n"
+	"      rule = drop,probability=1%,seed=7\n"
+	"\n"
+	"  Fault rules are asked in this order: those of the file, of VERNIC_FAULTS, of --fault.\n"
+	"\n"
 	"EXIT STATUS\n"
 	"  0 after SIGTERM or SIGINT; 1 when it cannot start, with one line on standard error "
 	"that\n"
 	"  says why.\n"
 	"\n"
 	"ENVIRONMENT\n"
-	"  XDG_RUNTIME_DIR  Directory of the default socket.\n";
+	"  XDG_RUNTIME_DIR  Directory of the default socket.\n"
+	"  VERNIC_FAULTS    Fault rules, parted by ';'.\n";
 
 /* Sets a key from a flag; the flag's name is the key's. */
 static int option_set(struct config *cfg, const char *key, const char *value)
@@ -176,6 +188,7 @@ static int parse_early(int argc, char **argv, const char **config_file)
 /* Command line and configuration file. @return 0, or -EINVAL with a complaint made */
 static int parse(int argc, char **argv, struct config *cfg, int *ready_fd)
 {
+	const char *faults = getenv("VERNIC_FAULTS");
 	const char *config_file = NULL;
 	int option, err;
 
@@ -183,6 +196,8 @@ static int parse(int argc, char **argv, struct config *cfg, int *ready_fd)
 	err = parse_early(argc, argv, &config_file);
 	if (err == 0 && config_file != NULL)
 		err = config_read_file(cfg, config_file);
+	if (err == 0 && faults != NULL)
+		err = config_add_faults(cfg, "VERNIC_FAULTS: ", faults);
 	optind = 0;
 	while (err == 0 && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
 		switch (option) {
@@ -197,6 +212,9 @@ static int parse(int argc, char **argv, struct config *cfg, int *ready_fd)
 			break;
 		case OPTION_IO:
 			err = option_set(cfg, "io", optarg);
+			break;
+		case OPTION_FAULT:
+			err = config_add_fault(cfg, "--fault: ", optarg);
 			break;
 		case OPTION_LOG_LEVEL:
 			err = option_set(cfg, "log_level", optarg);
@@ -283,6 +301,13 @@ static int run(const struct config *cfg, int ready_fd)
 		err = worker_start(&host, i, error, sizeof(error));
 		if (err != 0) {
 			config_fail("", "%s", error);
+			goto out_server;
+		}
+	}
+	for (unsigned int i = 0; i < cfg->fault_count; i++) {
+		err = server_add_fault(&server, &cfg->fault[i].rule, NULL, NULL);
+		if (err != 0) {
+			config_fail(cfg->fault[i].where, "%s", strerror(-err));
 			goto out_server;
 		}
 	}

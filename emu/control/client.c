@@ -52,6 +52,9 @@ static const struct {
 	[VERNIC_CMD_QUERY_QP] = {handle_query_qp, true},
 	[VERNIC_CMD_DESTROY_QP] = {handle_destroy_qp, true},
 	[VERNIC_CMD_CAPTURE] = {handle_capture, false},
+	[VERNIC_CMD_FAULT_ADD] = {handle_fault_add, false},
+	[VERNIC_CMD_FAULT_LIST] = {handle_fault_list, false},
+	[VERNIC_CMD_FAULT_CLEAR] = {handle_fault_clear, false},
 };
 
 /* ---- shared memory ------------------------------------------------------------------------ */
@@ -412,6 +415,7 @@ int client_start(struct server *s, int fd)
 
 void client_end(struct client *c)
 {
+	client_close_faults(c);
 	if (c->device != NULL) {
 		client_close_qps(c);
 		client_close_srqs(c);

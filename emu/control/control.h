@@ -25,6 +25,12 @@
 /* Bytes of a text reply; a socket takes that in one message. */
 #define MESSAGE_TEXT_MAX (96 * 1024)
 
+/* A fault rule that is in force, as the workers have it too. */
+struct server_fault {
+	struct fault_rule rule;
+	struct client *owner; /* it goes with this client; NULL: it stays */
+};
+
 struct server {
 	struct host *host;
 	struct ev_loop *loop;
@@ -39,6 +45,9 @@ struct server {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	dev_t path_dev; /* the socket file that is ours */
 	ino_t path_ino;
+	struct server_fault fault[VERNIC_MAX_FAULTS]; /* in the order they are asked */
+	uint32_t fault_count;
+	uint32_t fault_id; /* of the newest one there was */
 };
 
 /*
@@ -144,6 +153,15 @@ void server_run(struct server *s);
 /* Ends all clients and removes the socket. */
 void server_stop(struct server *s);
 
+/*
+ * Adds a fault rule.
+ * @owner: it goes with this client; NULL: it stays
+ * @id: out, unless NULL
+ * @return 0, -ENOMEM, -ENOSPC
+ */
+int server_add_fault(struct server *s, const struct fault_rule *rule, struct client *owner,
+		     uint32_t *id);
+
 /* Has the queues of events looked at on the control thread. Callable on every thread. */
 void server_flush_events(struct server *s);
 
@@ -209,6 +227,9 @@ int handle_modify_qp(struct client *c, struct message *m);
 int handle_query_qp(struct client *c, struct message *m);
 int handle_destroy_qp(struct client *c, struct message *m);
 int handle_capture(struct client *c, struct message *m);
+int handle_fault_add(struct client *c, struct message *m);
+int handle_fault_list(struct client *c, struct message *m);
+int handle_fault_clear(struct client *c, struct message *m);
 
 /* Sums up what a device's QPs have counted, those that are gone included. */
 void stats_device_counters(const struct host *host, const struct device *dev,
@@ -216,6 +237,7 @@ void stats_device_counters(const struct host *host, const struct device *dev,
 
 /* ---- the end of a client, in this order; each destroys all objects of its kind ------------ */
 
+void client_close_faults(struct client *c);
 void client_close_qps(struct client *c);
 void client_close_srqs(struct client *c);
 void client_close_cqs(struct client *c);

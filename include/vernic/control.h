@@ -138,10 +138,13 @@ struct vernic_request {
 			uint32_t attr_mask; /* enum ibv_qp_attr_mask */
 			struct ibv_qp_attr attr;
 		} modify_qp;
-		/* A rule as emu/tap/fault.h reads it, 0-terminated. The reply has its id as handle,
-		 * or EINVAL and a text reply: what is wrong with it. */
+		/*
+		 * A rule as emu/tap/fault.h reads it, 0-terminated. The reply has its id as handle,
+		 * or EINVAL and a text reply: what is wrong with it; ENOSPC: VERNIC_MAX_FAULTS.
+		 */
 		struct {
 			char rule[VERNIC_FAULT_TEXT];
+			uint32_t temporary; /* not 0: it goes with the connection */
 		} fault_add;
 		struct {
 			uint32_t json; /* as in status; a text reply */

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/un.h>
 
 #include <vernic/control.h>
@@ -29,6 +30,7 @@ int cli_env(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_stats(int argc, char **argv);
 int cli_capture(int argc, char **argv);
+int cli_fault(int argc, char **argv);
 
 /*
  * Prints "vernic: " and one line of cause to stderr.
@@ -70,6 +72,14 @@ int cli_find_daemon(const char *path, bool missing_ok, char found[CLI_SOCKET_MAX
  * @return CLI_OK, or CLI_FAILED with a line printed
  */
 int cli_print_reply(int fd, const char *path, const struct vernic_request *request);
+
+/*
+ * Adds a fault rule to a daemon.
+ * @fd: a connection that has shaken hands; path: of its socket, for messages
+ * @temporary: it goes when the connection is closed
+ * @return CLI_OK, or CLI_FAILED with a line printed
+ */
+int cli_add_fault(int fd, const char *path, const char *rule, bool temporary, uint32_t *id);
 
 /* @return CLI_OK and the path of vernicd, or CLI_FAILED with a line printed */
 int cli_daemon_path(char path[PATH_MAX]);

@@ -13,6 +13,7 @@ static const char help[] =
 	"       vernic status [--json] [--socket PATH]\n"
 	"       vernic stats [--json] [--device NAME] [--qps] [--explain] [--socket PATH]\n"
 	"       vernic capture -w FILE [OPTION...]\n"
+	"       vernic fault add RULE... | list [--json] | clear [ID...] [--socket PATH]\n"
 	"       vernic --version | --help\n"
 	"\n"
 	"Runs RDMA programs on Vernic, an RDMA NIC in software: no kernel module, no hardware and\n"
@@ -26,6 +27,7 @@ static const char help[] =
 	"  status  show the devices, workers and clients of the running daemon\n"
 	"  stats   show the counters of its devices and queue pairs\n"
 	"  capture write the packets of the running daemon to a file for Wireshark\n"
+	"  fault   have the running daemon lose packets, fail work requests, and so on\n"
 	"\n"
 	"'vernic COMMAND --help' explains each.\n"
 	"\n"
@@ -33,6 +35,7 @@ static const char help[] =
 	"  VERNIC_SOCKET   socket of the daemon to use\n"
 	"  VERNIC_DAEMON   the vernicd to start, instead of the one that belongs to this program\n"
 	"  VERNIC_LIBDIR   directory of the libraries to load, likewise\n"
+	"  VERNIC_FAULTS   fault rules for run, parted by ';'\n"
 	"\n"
 	"Examples:\n"
 	"  vernic run -- ibv_devinfo -v\n"
@@ -51,6 +54,7 @@ static const struct subcommand subcommands[] = {
 	{"status", cli_status},
 	{"stats", cli_stats},
 	{"capture", cli_capture},
+	{"fault", cli_fault},
 };
 
 int main(int argc, char **argv)

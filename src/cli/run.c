@@ -15,6 +15,7 @@
  *
  * With --capture there is a third child, which captures: it is ready before the command starts and
  * told to end, and waited for, before the daemon is.
+ * With fault rules for a daemon that is there, we stay as well: the rules go with our connection.
  */
 #include "capture.h"
 #include "cli.h"
@@ -60,13 +61,17 @@ static const char help[] =
 	"                 which is io_uring where the system allows it\n"
 	"  --capture FILE write all packets of the daemon to FILE, from before COMMAND starts\n"
 	"                 until it has ended, as 'vernic capture' does\n"
+	"  --fault RULE   have the daemon follow a fault rule, see 'vernic fault --help'; may be\n"
+	"                 repeated. A daemon that was there before follows it as long as COMMAND\n"
+	"                 runs, for all its clients. Rules in $VERNIC_FAULTS, parted by ';', come\n"
+	"                 first\n"
 	"  --socket PATH  use the daemon at PATH; it is an error if none answers there\n"
 	"  --help         print this text\n"
 	"\n"
 	"Exit status:\n"
 	"  COMMAND's, or 128 + N if signal N ended it; 127 if COMMAND was not found, 126 if it\n"
-	"  could not be executed; 1 if no daemon could be had or (and COMMAND's is 0) the capture\n"
-	"  failed, 2 for wrong usage, each with one line on stderr.\n"
+	"  could not be executed; 1 if no daemon could be had, a rule is wrong or (and COMMAND's\n"
+	"  is 0) the capture failed, 2 for wrong usage, each with one line on stderr.\n"
 	"\n"
 	"Examples:\n"
 	"  vernic run -- ibv_devinfo -v\n"
@@ -85,6 +90,8 @@ struct run_options {
 	const char *capture; /* file, or NULL */
 	const char **daemon_args; /* further arguments of a private daemon */
 	unsigned int daemon_arg_count;
+	const char **faults; /* rules */
+	unsigned int fault_count;
 	char **command;
 };
 
@@ -113,6 +120,8 @@ static int exec_command(const char *socket, char **command)
 	if (cli_environment(socket, &env) != CLI_OK)
 		return CLI_FAILED;
 	setenv(VERNIC_SOCKET_ENV, env.socket, 1);
+	/* Its rules are in force: a run within this one shall not add them again. */
+	unsetenv("VERNIC_FAULTS");
 	setenv("LD_PRELOAD", env.preload, 1);
 	if (env.library_path)
 		setenv("LD_LIBRARY_PATH", env.library_path, 1);
@@ -176,7 +185,7 @@ __attribute__((noreturn)) static void exec_daemon(const struct private_daemon *d
 						  const struct run_options *o, int ready,
 						  pid_t parent, const sigset_t *mask)
 {
-	const char **argv = calloc(o->daemon_arg_count + 6, sizeof(*argv));
+	const char **argv = calloc(o->daemon_arg_count + 2 * o->fault_count + 6, sizeof(*argv));
 	unsigned int n = 0;
 	char fd[16];
 
@@ -196,6 +205,10 @@ __attribute__((noreturn)) static void exec_daemon(const struct private_daemon *d
 	argv[n++] = fd;
 	for (unsigned int i = 0; i < o->daemon_arg_count; i++)
 		argv[n++] = o->daemon_args[i];
+	for (unsigned int i = 0; i < o->fault_count; i++) {
+		argv[n++] = "--fault";
+		argv[n++] = o->faults[i];
+	}
 	execv(path, (char **)argv);
 	cli_fail("cannot execute %s: %s", path, strerror(errno));
 	_exit(CLI_CANNOT_EXECUTE);
@@ -426,6 +439,58 @@ static int wait_command(pid_t command, struct private_daemon *d, struct capture_
 }
 
 /*
+ * Adds the rules of a list to a daemon, for as long as the connection is open.
+ * @list: parted by ';'
+ * @return CLI_OK, or CLI_FAILED with a line printed
+ */
+static int add_fault_list(int fd, const char *socket, const char *list)
+{
+	int status = CLI_OK;
+	uint32_t id;
+
+	while (*list && status == CLI_OK) {
+		size_t len = strcspn(list, ";");
+		char *rule = strndup(list, len);
+
+		if (!rule)
+			return cli_fail("out of memory");
+		if (rule[strspn(rule, " \t")])
+			status = cli_add_fault(fd, socket, rule, true, &id);
+		free(rule);
+		list += len + (list[len] == ';');
+	}
+	return status;
+}
+
+/* @return what $VERNIC_FAULTS holds, "" unless set */
+static const char *faults_of_environment(void)
+{
+	const char *list = getenv("VERNIC_FAULTS");
+
+	return list ? list : "";
+}
+
+/*
+ * Has a daemon that is there follow the rules.
+ * @fd: out: the connection they go with
+ * @return CLI_OK, or CLI_FAILED with a line printed
+ */
+static int start_faults(const struct run_options *o, const char *socket, int *fd)
+{
+	char cause[256];
+	uint32_t id;
+	int status;
+
+	*fd = cli_connect(socket, cause, sizeof(cause));
+	if (*fd < 0)
+		return cli_fail("cannot use the daemon at %s: %s", socket, cause);
+	status = add_fault_list(*fd, socket, faults_of_environment());
+	for (unsigned int i = 0; i < o->fault_count && status == CLI_OK; i++)
+		status = cli_add_fault(*fd, socket, o->faults[i], true, &id);
+	return status;
+}
+
+/*
  * Runs the command beside what it needs.
  * @socket: of a running daemon; NULL: it needs a private one
  * @return the exit status
@@ -437,6 +502,7 @@ static int run_attended(const struct run_options *o, const char *socket)
 	sigset_t signals, mask;
 	pid_t command;
 	int status = CLI_OK;
+	int faults = -1;
 
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGCHLD);
@@ -450,7 +516,9 @@ static int run_attended(const struct run_options *o, const char *socket)
 		snprintf(d.socket, sizeof(d.socket), "%s", socket);
 	else if (start_daemon(&d, o, &mask) != CLI_OK)
 		return CLI_FAILED;
-	if (o->capture)
+	if (socket)
+		status = start_faults(o, socket, &faults);
+	if (status == CLI_OK && o->capture)
 		status = start_capture(&capture, o->capture, d.socket, &signals, &mask);
 	if (status != CLI_OK)
 		goto out;
@@ -468,6 +536,8 @@ static int run_attended(const struct run_options *o, const char *socket)
 	if (status == CLI_OK && capture.failed)
 		status = CLI_FAILED;
 out:
+	if (faults >= 0)
+		close(faults);
 	if (!socket) {
 		stop_daemon(&d);
 		remove_directory(&d);
@@ -484,7 +554,7 @@ static void add_daemon_argument(struct run_options *o, const char *option, const
 
 /*
  * Reads the command line.
- * @o: daemon_args has room for all of it
+ * @o: daemon_args and faults have room for all of it
  * @return CLI_OK; or, with *done set or not CLI_OK, the exit status
  */
 static int parse_options(int argc, char **argv, struct run_options *o, bool *done)
@@ -492,7 +562,8 @@ static int parse_options(int argc, char **argv, struct run_options *o, bool *don
 	static const struct option options[] = {
 		{"device", required_argument, NULL, 'd'}, {"workers", required_argument, NULL, 'w'},
 		{"io", required_argument, NULL, 'i'},	  {"socket", required_argument, NULL, 's'},
-		{"capture", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'},
+		{"capture", required_argument, NULL, 'c'}, {"fault", required_argument, NULL, 'f'},
+		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
 	int opt;
@@ -509,6 +580,9 @@ static int parse_options(int argc, char **argv, struct run_options *o, bool *don
 			break;
 		case 'i':
 			add_daemon_argument(o, "--io", optarg);
+			break;
+		case 'f':
+			o->faults[o->fault_count++] = optarg;
 			break;
 		case 's':
 			o->socket = optarg;
@@ -557,7 +631,7 @@ static int run_command(const struct run_options *o)
 	if (fd < 0)
 		return run_attended(o, NULL);
 	close(fd);
-	if (o->capture)
+	if (o->capture || o->fault_count || faults_of_environment()[0])
 		return run_attended(o, found);
 	return exec_command(found, o->command);
 }
@@ -569,11 +643,13 @@ int cli_run(int argc, char **argv)
 	int status;
 
 	o.daemon_args = calloc((size_t)argc * 2, sizeof(*o.daemon_args));
-	if (!o.daemon_args)
+	o.faults = calloc((size_t)argc, sizeof(*o.faults));
+	if (!o.daemon_args || !o.faults)
 		return cli_fail("out of memory");
 	status = parse_options(argc, argv, &o, &done);
 	if (status == CLI_OK && !done)
 		status = run_command(&o);
 	free(o.daemon_args);
+	free(o.faults);
 	return status;
 }
