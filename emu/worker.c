@@ -84,6 +84,7 @@ struct worker {
 	struct capture_set capture;
 	struct fault_set *faults;
 	struct tap tap;
+	struct verbs_faults verbs_faults;
 	bool has_udp; /* a device has sockets: the port wants polling */
 	int wake_fd;
 	struct vernic_worker_page *page;
@@ -416,6 +417,12 @@ static const struct engine_ops worker_engine_ops = {
 	.srq_limit = worker_srq_limit,
 	.cq_event = worker_cq_event,
 	.find_device = worker_find_device,
+	.fault_rx = verbs_fault_rx,
+	.fault_request = verbs_fault_request,
+	.fault_send = verbs_fault_send,
+	.fault_recv = verbs_fault_recv,
+	.fault_cqe = verbs_fault_cqe,
+	.fault_release = verbs_fault_release,
 };
 
 /* ---- what the tap asks of its host ------------------------------------------------------ */
@@ -609,6 +616,7 @@ static int worker_setup(struct worker *w, enum io_kind io_kind)
 		goto fail_io;
 	}
 	tap_init(&w->tap, &worker_tap_ops, w, &w->engine, w->faults);
+	verbs_faults_init(&w->verbs_faults, &w->engine, w->faults);
 	err = worker_bind(w);
 	if (err == 0)
 		return 0;
@@ -629,6 +637,7 @@ static void worker_teardown(struct worker *w)
 	struct inbox_item *item, *next;
 
 	tap_fini(&w->tap);
+	verbs_faults_fini(&w->verbs_faults);
 	fault_set_destroy(w->faults);
 	udp_port_destroy(w->udp);
 	io_destroy(w->io);
@@ -863,6 +872,13 @@ struct fault_call {
 	struct worker_faults *faults;
 };
 
+/* Tells who asks the rules. */
+static void worker_faults_changed(struct worker *w, bool removed)
+{
+	tap_changed(&w->tap, removed);
+	verbs_faults_changed(&w->verbs_faults, removed);
+}
+
 /* worker_call() of worker_add_fault() */
 static int worker_add_fault_call(void *arg)
 {
@@ -870,7 +886,7 @@ static int worker_add_fault_call(void *arg)
 	int err = fault_set_add(call->w->faults, call->rule);
 
 	if (err == 0)
-		tap_changed(&call->w->tap, false);
+		worker_faults_changed(call->w, false);
 	return err;
 }
 
@@ -887,7 +903,7 @@ static int worker_remove_faults_call(void *arg)
 	struct fault_call *call = arg;
 
 	fault_set_remove(call->w->faults, call->id);
-	tap_changed(&call->w->tap, true);
+	worker_faults_changed(call->w, true);
 	return 0;
 }
 

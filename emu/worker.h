@@ -7,6 +7,7 @@
 #include "port/udp.h"
 #include "tap/capture.h"
 #include "tap/tap.h"
+#include "tap/verbs_fault.h"
 #include "transport/engine.h"
 #include "transport/qp.h"
 

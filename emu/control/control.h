@@ -27,7 +27,7 @@
 
 /* A fault rule that is in force, as the workers have it too. */
 struct server_fault {
-	struct fault_rule rule;
+	struct fault_rule rule; /* matched, struck: posts only */
 	struct client *owner; /* it goes with this client; NULL: it stays */
 };
 
@@ -48,6 +48,7 @@ struct server {
 	struct server_fault fault[VERNIC_MAX_FAULTS]; /* in the order they are asked */
 	uint32_t fault_count;
 	uint32_t fault_id; /* of the newest one there was */
+	uint32_t post_generation; /* of posts that fail: even, another one with each change */
 };
 
 /*
@@ -115,6 +116,7 @@ struct host_srq {
 
 struct host_qp {
 	struct qp *qp; /* touched by the worker only */
+	uint32_t qpn;
 	struct worker *worker;
 	struct pd *pd;
 	struct host_cq *send_cq;
@@ -234,6 +236,21 @@ int handle_fault_clear(struct client *c, struct message *m);
 /* Sums up what a device's QPs have counted, those that are gone included. */
 void stats_device_counters(const struct host *host, const struct device *dev,
 			   struct qp_counters *sum);
+
+/* ---- posts that fail --------------------------------------------------------------------- */
+
+/* Tells a new queue's client the rules; and all of them, after every change of the rules. */
+void qp_write_post_faults(struct client *c, struct host_qp *qp);
+void srq_write_post_faults(struct client *c, struct host_srq *srq);
+void server_write_post_faults(struct server *s);
+
+/*
+ * Adds to the rules of struct server what a queue's client has counted, before the queue goes; or
+ * all of them.
+ */
+void qp_collect_post_faults(struct client *c, struct host_qp *qp);
+void srq_collect_post_faults(struct client *c, struct host_srq *srq);
+void server_collect_post_faults(struct server *s);
 
 /* ---- the end of a client, in this order; each destroys all objects of its kind ------------ */
 

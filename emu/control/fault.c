@@ -31,6 +31,8 @@ int server_add_fault(struct server *s, const struct fault_rule *rule, struct cli
 	}
 	s->fault_count++;
 	s->fault_id++;
+	if (f->rule.action == FAULT_POST)
+		server_write_post_faults(s);
 	if (id != NULL)
 		*id = f->rule.id;
 	return 0;
@@ -45,6 +47,7 @@ int server_add_fault(struct server *s, const struct fault_rule *rule, struct cli
 static uint32_t server_remove_faults(struct server *s, uint32_t id, const struct client *owner)
 {
 	uint32_t left = 0, before = s->fault_count;
+	bool post = false;
 
 	for (uint32_t i = 0; i < before; i++) {
 		struct server_fault *f = &s->fault[i];
@@ -53,10 +56,13 @@ static uint32_t server_remove_faults(struct server *s, uint32_t id, const struct
 			s->fault[left++] = *f;
 			continue;
 		}
+		post |= f->rule.action == FAULT_POST;
 		for (unsigned int k = 0; k < s->host->workers; k++)
 			worker_remove_faults(s->host->worker[k], f->rule.id);
 	}
 	s->fault_count = left;
+	if (post)
+		server_write_post_faults(s);
 	return before - left;
 }
 
@@ -148,6 +154,11 @@ int handle_fault_list(struct client *c, struct message *m)
 		return -ENOMEM;
 	for (unsigned int i = 0; i < c->host->workers; i++)
 		worker_get_faults(c->host->worker[i], &did);
+	server_collect_post_faults(c->server);
+	for (uint32_t i = 0; i < c->server->fault_count; i++) {
+		did.matched[i] += c->server->fault[i].rule.matched;
+		did.struck[i] += c->server->fault[i].rule.struck;
+	}
 	if (m->req->fault_list.json != 0)
 		list_json(f, c->server, &did);
 	else

@@ -274,6 +274,8 @@ int handle_create_qp(struct client *c, struct message *m)
 	if (err != 0)
 		goto fail_memory;
 	qp->qp = call.qp;
+	qp->qpn = call.qpn;
+	qp_write_post_faults(c, qp);
 	qp_count_uses(qp, 1);
 	c->device->qps++;
 	m->reply->handle = index;
@@ -339,6 +341,7 @@ static uint32_t qp_remove(struct client *c, struct host_qp *qp, uint32_t index)
 			call.set = c->set[i];
 	}
 	worker_call(qp->worker, qp_destroy_call, &call);
+	qp_collect_post_faults(c, qp);
 	qp_count_uses(qp, (uint32_t)-1);
 	handle_remove(&c->qps, index);
 	c->device->qps--;

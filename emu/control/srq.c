@@ -49,6 +49,7 @@ int handle_create_srq(struct client *c, struct message *m)
 	srq->srq.max_wr = depth < (uint32_t)limits->max_srq_wr ? depth
 							       : (uint32_t)limits->max_srq_wr;
 	pthread_spin_init(&srq->srq.lock, PTHREAD_PROCESS_PRIVATE);
+	srq_write_post_faults(c, srq);
 	atomic_fetch_add(&pd->users, 1);
 	c->device->srqs++;
 	m->reply->handle = srq->srq.handle;
@@ -108,6 +109,7 @@ int handle_query_srq(struct client *c, struct message *m)
 /* Its QPs are gone, and with them every worker's interest. */
 static void srq_destroy(struct client *c, struct host_srq *srq)
 {
+	srq_collect_post_faults(c, srq);
 	handle_remove(&c->srqs, srq->srq.handle);
 	atomic_fetch_sub(&srq->srq.pd->users, 1);
 	c->device->srqs--;

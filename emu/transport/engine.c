@@ -45,7 +45,7 @@ int engine_add_qp(struct engine *e, struct qp *qp)
 		e->next_slot = slot + 1 < ENGINE_MAX_QP ? slot + 1 : 1;
 		if (e->qps[slot])
 			continue;
-		if (timer_heap_reserve(&e->timers, e->qp_count + 1))
+		if (timer_heap_reserve(&e->timers, e->qp_count + 2))
 			return -ENOMEM;
 		e->qps[slot] = qp;
 		e->qp_count++;
@@ -257,10 +257,20 @@ void engine_rx(struct engine *e, const struct train *received)
 	default:
 		if (qp->p.type == IBV_QPT_UD)
 			ud_rx(qp, &t);
-		else
+		else if (!e->faults || !e->ops->fault_rx(e, qp, &t))
 			responder_rx(qp, &t);
 		break;
 	}
+}
+
+void engine_deliver(struct engine *e, struct qp *qp, const struct train *held)
+{
+	struct train t = *held;
+
+	if (qp_receives(qp))
+		responder_rx(qp, &t);
+	else
+		qp->counters.rx_dropped += t.count;
 }
 
 /* Lets each QP of the run queue do a share of its work; who has more comes again. */

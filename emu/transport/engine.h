@@ -36,6 +36,7 @@
 
 struct engine;
 struct qp;
+struct verbs_faults;
 
 /* QPN: worker in bits 0..3, slot in bits 4..19, generation in bits 20..23. */
 #define QPN_WORKER(qpn) ((qpn)&0xf)
@@ -103,7 +104,6 @@ struct train {
 	struct dma_list payload; /* the bytes of all packets, without pad */
 	/* Of faults: 0 but for a train they touched. */
 	uint32_t icrc_xor; /* a single packet leaves with its ICRC changed by this */
-	uint32_t weak;	   /* ns from the end of the payload to its beginning being placed */
 	/* IP ECN field (RFC 3168): as sent; of a received train, as it arrived. */
 	uint8_t ecn;
 	uint8_t captured; /* bit per capture that has shown it (emu/tap/capture.h) */
@@ -129,6 +129,34 @@ struct engine_ops {
 	/* @return the device that has the GID, or NULL. Without it, what reaches no QP is counted
 	 * nowhere. */
 	const struct device *(*find_device)(struct engine *e, const uint8_t gid[16]);
+
+	/* Faults: each is asked where the thing is decided, and only while engine.faults is set. */
+
+	/*
+	 * A train for a RC or UC QP's responder arrived.
+	 * @return true: taken, engine_deliver() follows
+	 */
+	bool (*fault_rx)(struct engine *e, struct qp *qp, const struct train *t);
+	/*
+	 * A train of RC requests, in sequence and well formed, is about to be carried out.
+	 * @syndrome: AETH_NAK | code, or AETH_RNR_NAK (the timer is the QP's)
+	 * @return packets of it, from the first, that are carried out; if not all, the next one is
+	 * answered by syndrome instead
+	 */
+	uint32_t (*fault_request)(struct engine *e, struct qp *qp, const struct train *t,
+				  uint8_t *syndrome);
+	/* A send WQE without a local error was begun. @return what it fails with, or SUCCESS */
+	enum ibv_wc_status (*fault_send)(struct engine *e, struct qp *qp, uint8_t kind);
+	/* A message has taken a receive WQE. @return what that fails with, or SUCCESS */
+	enum ibv_wc_status (*fault_recv)(struct engine *e, struct qp *qp);
+	/*
+	 * A CQE is about to be published; it may be changed.
+	 * @return true: taken, qp_publish() follows
+	 */
+	bool (*fault_cqe)(struct engine *e, struct qp *qp, struct cq *cq, struct vernic_cqe *cqe,
+			  bool solicited);
+	/* The QP is about to be reset or destroyed: CQEs taken are published, trains dropped. */
+	void (*fault_release)(struct engine *e, struct qp *qp);
 };
 
 /* What happened, for `vernic status`: sums of what the QPs count. */
@@ -154,10 +182,11 @@ struct engine {
 	uint32_t worker;
 	uint64_t now; /* ns, monotonic; the host sets it before it calls in */
 	struct dma *dma;
-	struct timer_heap timers;
-	struct cds_list_head run;  /* QPs whose requester or responder has work */
-	struct cds_list_head acks; /* QPs that owe an ACK */
-	struct cq **dirty;	   /* CQs with new CQEs since the last notification */
+	struct verbs_faults *faults; /* the host's; NULL: no faults, it is not asked */
+	struct timer_heap timers;    /* of the QPs, and one of the faults' */
+	struct cds_list_head run;    /* QPs whose requester or responder has work */
+	struct cds_list_head acks;   /* QPs that owe an ACK */
+	struct cq **dirty;	     /* CQs with new CQEs since the last notification */
 	uint32_t dirty_count, dirty_capacity;
 	struct qp **qps; /* by slot */
 	uint8_t *generation;
@@ -181,6 +210,9 @@ void engine_doorbell(struct engine *e, struct qp *qp);
 
 /* A train arrived. Its payload must stay in place until engine_run() returned. */
 void engine_rx(struct engine *e, const struct train *t);
+
+/* The same for a train that engine_ops.fault_rx had taken. */
+void engine_deliver(struct engine *e, struct qp *qp, const struct train *t);
 
 /*
  * One round of work; leaves no dma queued.

@@ -69,10 +69,18 @@ fail:
 	return err;
 }
 
+/* Nothing of the QP is held back any more. */
+static void release(struct qp *qp)
+{
+	if (qp->engine->faults)
+		qp->engine->ops->fault_release(qp->engine, qp);
+}
+
 void qp_destroy(struct qp *qp)
 {
 	/* No operation may name the QP when it is freed. */
 	dma_flush(qp->engine->dma);
+	release(qp);
 	engine_unlink(qp->engine, qp);
 	engine_remove_qp(qp->engine, qp);
 	free(qp->req.entry);
@@ -174,6 +182,7 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attr, int attr_mask)
 	if (next == IBV_QPS_RESET && attr_mask & IBV_QP_STATE) {
 		/* What was received before the command is reported before it. */
 		dma_flush(qp->engine->dma);
+		release(qp);
 		reset(qp);
 		return 0;
 	}
@@ -215,9 +224,16 @@ void qp_query(const struct qp *qp, struct ibv_qp_attr *attr)
 	}
 }
 
+void qp_publish(struct qp *qp, struct cq *cq, const struct vernic_cqe *cqe, bool solicited)
+{
+	if (!cq_push(qp->engine, cq, cqe, solicited))
+		qp_error(qp, IBV_EVENT_QP_FATAL);
+}
+
 void qp_complete(struct qp *qp, struct cq *cq, struct vernic_cqe *cqe, bool solicited)
 {
 	struct qp_counters *c = &qp->counters;
+	struct engine *e = qp->engine;
 
 	c->completions++;
 	if (cqe->status != IBV_WC_SUCCESS) {
@@ -233,8 +249,8 @@ void qp_complete(struct qp *qp, struct cq *cq, struct vernic_cqe *cqe, bool soli
 	} else if (cqe->queue != VERNIC_CQE_SQ) {
 		c->rdma_recvs++;
 	}
-	if (!cq_push(qp->engine, cq, cqe, solicited))
-		qp_error(qp, IBV_EVENT_QP_FATAL);
+	if (!e->faults || !e->ops->fault_cqe(e, qp, cq, cqe, solicited))
+		qp_publish(qp, cq, cqe, solicited);
 }
 
 /* Everything accepted before the error was placed and reported: now the rest is flushed. */

@@ -109,6 +109,8 @@ struct response_job {
 /* Ring of jobs; replays count too, so more room than VERNIC_MAX_RD_ATOMIC. A power of two. */
 #define RESPONDER_JOBS (4 * VERNIC_MAX_RD_ATOMIC)
 
+struct qp_hold;
+
 struct recv_wqe {
 	uint64_t wr_id;
 	uint32_t slot; /* RQ index or SRQ slot */
@@ -164,6 +166,7 @@ struct qp {
 	struct qp_counters counters;
 	struct requester req;
 	struct responder resp;
+	struct qp_hold *hold; /* what faults hold back of it; NULL: nothing */
 };
 
 /*
@@ -185,6 +188,17 @@ void qp_query(const struct qp *qp, struct ibv_qp_attr *attr);
 /* In RESET, or about to be destroyed: the SRQ slot of a message that was in progress and will never
  * complete, or VERNIC_NO_SLOT. */
 uint32_t qp_take_srq_slot(struct qp *qp);
+
+/* Publishes a CQE that engine_ops.fault_cqe had taken; an overrun ends the QP. */
+void qp_publish(struct qp *qp, struct cq *cq, const struct vernic_cqe *cqe, bool solicited);
+
+/*
+ * Places the payload of a train, but for its first skip bytes, where the responder will place it
+ * when it is delivered. Nothing else happens yet.
+ * @t: a SEND or WRITE
+ * @return false if the train would not be accepted as it is
+ */
+bool responder_place_early(struct qp *qp, const struct train *t, uint32_t skip);
 
 /* No operation of the QP is pending afterwards. The rings are the host's to free. */
 void qp_destroy(struct qp *qp);

@@ -236,6 +236,8 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 		.opcode = wqe->opcode,
 	};
 	entry->status = check_wqe(qp, index, wqe, entry);
+	if (qp->engine->faults && entry->status == IBV_WC_SUCCESS)
+		entry->status = qp->engine->ops->fault_send(qp->engine, qp, entry->kind);
 	if (entry->status == IBV_WC_SUCCESS) {
 		entry->packets = kind_is_atomic(entry->kind) ? 1
 							     : packets_of(entry->length, qp->mtu);

@@ -281,6 +281,61 @@ static void not_ready(struct qp *qp)
 		qp->resp.kind = KIND_NONE;
 }
 
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+/* Fails the receive a message has taken if a fault wants it. @return whether it did */
+static bool fault_recv(struct qp *qp)
+{
+	enum ibv_wc_status status;
+
+	if (!qp->engine->faults)
+		return false;
+	status = qp->engine->ops->fault_recv(qp->engine, qp);
+	switch (status) {
+	case IBV_WC_SUCCESS:
+		return false;
+	case IBV_WC_LOC_LEN_ERR:
+		fail_recv(qp, status, NAK_INVALID_REQUEST, -1);
+		return true;
+	case IBV_WC_LOC_ACCESS_ERR:
+		fail_recv(qp, status, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+		return true;
+	default:
+		fail_recv(qp, status, NAK_REMOTE_OPERATION, -1);
+		return true;
+	}
+}
+
+/*
+ * Answers the packet expected next by a NAK. What that does here is what the error it reports
+ * does (IBTA 9.9.3.1): an access or request error is an event, and an operation that failed fails
+ * its receive if it has one.
+ */
+static void fault_nak(struct qp *qp, unsigned int kind, uint8_t syndrome)
+{
+	if (AETH_CLASS(syndrome) == AETH_RNR_NAK) {
+		not_ready(qp);
+		return;
+	}
+	switch (AETH_VALUE(syndrome)) {
+	case NAK_PSN_SEQUENCE:
+		owe_nak(qp, syndrome);
+		break;
+	case NAK_REMOTE_ACCESS:
+		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+		break;
+	case NAK_REMOTE_OPERATION:
+		if (kind == KIND_SEND && responder_take_wqe(qp))
+			fail_recv(qp, IBV_WC_LOC_QP_OP_ERR, NAK_REMOTE_OPERATION, -1);
+		else
+			refuse(qp, NAK_REMOTE_OPERATION, IBV_EVENT_QP_FATAL);
+		break;
+	default:
+		refuse(qp, (enum aeth_nak)AETH_VALUE(syndrome), IBV_EVENT_QP_REQ_ERR);
+		break;
+	}
+}
+
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 /* A job is waiting that will answer psn anyway. */
@@ -365,6 +420,14 @@ static void trim_front(struct qp *qp, struct train *t, uint32_t n)
 	t->psn = psn_add(t->psn, n);
 	t->count -= n;
 	t->first = false;
+}
+
+/* Leaves the first n packets of a train, which are not all of them. */
+static void trim_end(struct qp *qp, struct train *t, uint32_t n)
+{
+	t->last = t->imm = t->inv = t->solicited = false;
+	t->count = n;
+	t->payload = dma_slice(qp->engine->dma, &t->payload, 0, n * qp->mtu);
 }
 
 /* PSN of an RC request (IBTA 9.7.4.1). @return whether it is the expected one */
@@ -500,6 +563,8 @@ static void send_rx(struct qp *qp, const struct train *t)
 			not_ready(qp);
 			return;
 		}
+		if (fault_recv(qp))
+			return;
 		r->offset = 0;
 	}
 	/* Beyond that offset and byte_len might wrap: SGEs may claim any length. */
@@ -560,9 +625,9 @@ static void write_rx(struct qp *qp, struct train *t)
 		}
 		/* All but the last packet can be taken. */
 		starved = true;
-		t->last = t->imm = t->solicited = false;
-		t->count--;
-		t->payload = dma_slice(qp->engine->dma, &t->payload, 0, t->count * qp->mtu);
+		trim_end(qp, t, t->count - 1);
+	} else if (t->imm && fault_recv(qp)) {
+		return;
 	}
 	if (t->payload.len) {
 		dst.seg = dma_segments(qp->engine->dma, 1);
@@ -696,29 +761,101 @@ static void atomic_rx(struct qp *qp, const struct train *t)
 	op->arg[ARG_JOB] = qp->resp.job_tail - 1;
 }
 
+/* Carries out a request that is in sequence. */
+static void execute(struct qp *qp, struct train *t)
+{
+	bool rc = qp->p.type == IBV_QPT_RC;
+
+	if (t->kind == KIND_SEND)
+		send_rx(qp, t);
+	else if (t->kind == KIND_WRITE)
+		write_rx(qp, t);
+	else if (rc && t->kind == KIND_READ_REQUEST)
+		read_rx(qp, t);
+	else if (rc && kind_is_atomic(t->kind))
+		atomic_rx(qp, t);
+}
+
+/* Carries out of a RC request what faults let pass, and answers the rest as they say. */
+static void execute_faulty(struct qp *qp, struct train *t)
+{
+	struct responder *r = &qp->resp;
+	uint32_t count = t->count, end, pass;
+	uint8_t syndrome;
+
+	pass = qp->engine->ops->fault_request(qp->engine, qp, t, &syndrome);
+	end = psn_add(t->psn, pass);
+	if (pass > 0) {
+		if (pass < count)
+			trim_end(qp, t, pass);
+		execute(qp, t);
+	}
+	/* Unless what did pass was not accepted: then that is answered already. */
+	if (pass < count && qp_receives(qp) && r->epsn == end)
+		fault_nak(qp, t->kind, syndrome);
+}
+
 void responder_rx(struct qp *qp, struct train *t)
 {
 	bool rc = qp->p.type == IBV_QPT_RC;
 
 	if (!(rc ? check_psn(qp, t) : check_psn_uc(qp, t)))
 		return;
-	if (!check_op_seq(qp, t) || !check_length(qp, t)) {
-		if (rc)
-			refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+	if (check_op_seq(qp, t) && check_length(qp, t)) {
+		if (rc && qp->engine->faults)
+			execute_faulty(qp, t);
 		else
-			qp->resp.kind = KIND_NONE;
-	} else if (t->kind == KIND_SEND) {
-		send_rx(qp, t);
-	} else if (t->kind == KIND_WRITE) {
-		write_rx(qp, t);
-	} else if (rc && t->kind == KIND_READ_REQUEST) {
-		read_rx(qp, t);
-	} else if (rc && kind_is_atomic(t->kind)) {
-		atomic_rx(qp, t);
+			execute(qp, t);
+	} else if (rc) {
+		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+	} else {
+		qp->resp.kind = KIND_NONE;
 	}
 	/* UC: accepted or not, the next packet is the next one. */
 	if (!rc)
 		qp->resp.epsn = psn_add(t->psn, t->count);
+}
+
+/* Where the bytes of a WRITE in sequence go, but for the first skip. @return whether they may */
+static bool resolve_write(struct qp *qp, const struct train *t, uint32_t skip, struct dma_list *dst)
+{
+	const struct responder *r = &qp->resp;
+	uint64_t va = t->first ? t->reth.va : r->va + r->offset;
+	uint32_t rkey = t->first ? t->reth.rkey : r->rkey;
+	uint32_t left = t->first ? t->reth.length : r->length - r->offset;
+
+	if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) || t->payload.len > left)
+		return false;
+	dst->seg = dma_segments(qp->engine->dma, 1);
+	dst->count = 1;
+	dst->len = t->payload.len - skip;
+	return !mr_resolve(qp->p.pd, rkey, va + skip, dst->len, IBV_ACCESS_REMOTE_WRITE, dst->seg);
+}
+
+/* The same for a SEND. Its receive is taken, and kept for when the train is delivered. */
+static bool resolve_send(struct qp *qp, const struct train *t, uint32_t skip, struct dma_list *dst)
+{
+	uint32_t offset = t->first ? 0 : qp->resp.offset;
+
+	return t->payload.len <= VERNIC_MAX_MSG_SIZE - offset && responder_take_wqe(qp) &&
+	       !responder_resolve(qp, offset + skip, t->payload.len - skip, dst);
+}
+
+bool responder_place_early(struct qp *qp, const struct train *t, uint32_t skip)
+{
+	struct dma_list dst;
+	struct dma_op *op;
+
+	if (t->psn != qp->resp.epsn || !check_op_seq(qp, t) || !check_length(qp, t) ||
+	    skip >= t->payload.len)
+		return false;
+	if (!(t->kind == KIND_WRITE ? resolve_write(qp, t, skip, &dst)
+				    : resolve_send(qp, t, skip, &dst)))
+		return false;
+	op = dma_submit(qp->engine->dma);
+	op->src = dma_slice(qp->engine->dma, &t->payload, skip, t->payload.len - skip);
+	op->dst = dst;
+	return true;
 }
 
 /* ---- responses ------------------------------------------------------------------------------- */

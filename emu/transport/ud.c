@@ -180,8 +180,11 @@ void ud_rx(struct qp *qp, struct train *t)
 	op->arg[0] = t->solicited;
 	responder_fill_cqe(qp, &op->cqe);
 	qp->resp.have_wqe = false;
-	if (err) {
+	if (err)
 		op->cqe.status = IBV_WC_LOC_PROT_ERR;
+	else if (qp->engine->faults)
+		op->cqe.status = qp->engine->ops->fault_recv(qp->engine, qp);
+	if (op->cqe.status != IBV_WC_SUCCESS) {
 		qp_error(qp, -1);
 		return;
 	}

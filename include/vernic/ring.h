@@ -27,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <vernic/chance.h>
 #include <vernic/limits.h>
 
 #define VERNIC_CACHELINE 64
@@ -143,19 +144,53 @@ struct vernic_recv_wqe {
 };
 static_assert(sizeof(struct vernic_recv_wqe) == 16, "layout");
 
+/* ---- posts that fail ------------------------------------------------------------------------ */
+
+#define VERNIC_POST_FAULTS 4 /* rules that one queue can have */
+
+/* A fault rule that lets posting fail. */
+struct vernic_post_fault {
+	uint32_t id;	  /* of the rule; one seen before keeps the chance the client has of it */
+	uint32_t error;	  /* errno */
+	uint32_t opcodes; /* of sends: 1 << enum ibv_wr_opcode; of receives: UINT32_MAX */
+	uint32_t reserved;
+	struct vernic_chance chance; /* as it begins; the client steps a copy */
+	_Atomic uint64_t matched;    /* the client counts, the daemon takes */
+	_Atomic uint64_t struck;
+};
+static_assert(sizeof(struct vernic_post_fault) == 72, "layout");
+
+/*
+ * The daemon writes it: generation odd, the rules, generation even. The client looks at generation
+ * when posting, copies the rules if it is another one than last time, and leaves it at that if it
+ * is odd or changes meanwhile.
+ */
+struct vernic_post_faults {
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t generation; /* 0: there are none */
+	uint32_t count;
+	struct vernic_post_fault fault[VERNIC_POST_FAULTS];
+};
+static_assert(sizeof(struct vernic_post_faults) == 320, "layout");
+
+/* ---- the heads of the rings ----------------------------------------------------------------- */
+
 struct vernic_qp_ring {
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t sq_prod; /* client */
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t rq_prod; /* client */
 	/* daemon: enum ibv_qp_state. In IBV_QPS_ERR a posted receive rings the doorbell too. */
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t state;
+	struct vernic_post_faults send_faults;
+	struct vernic_post_faults recv_faults;
 };
-static_assert(sizeof(struct vernic_qp_ring) == 192, "layout");
+static_assert(sizeof(struct vernic_qp_ring) == 832, "layout");
 
 #define VERNIC_NO_SLOT UINT32_MAX
 
 struct vernic_srq_ring {
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t prod; /* client */
+	struct vernic_post_faults recv_faults;
 };
+static_assert(sizeof(struct vernic_srq_ring) == 384, "layout");
 
 /* ---- completion queue -------------------------------------------------------------------- */
 
@@ -187,7 +222,12 @@ struct vernic_cqe {
 	uint8_t data_len;
 	uint8_t sl;
 	uint16_t pkey_index;
-	uint32_t reserved[2];
+	/*
+	 * Not 0, a fault: polling does not see it before the CQ is armed, or it is that many ms
+	 * old; arming counts it as seen.
+	 */
+	uint32_t hidden;
+	uint32_t reserved;
 	_Atomic uint32_t lap; /* written last */
 	uint8_t data[VERNIC_CQE_DATA];
 };

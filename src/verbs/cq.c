@@ -161,6 +161,7 @@ int cq_req_notify(struct ibv_cq *ibcq, int solicited_only)
 	spin_lock(&cq->lock);
 	for (i = cq->cons; vernic_load_acquire(&cq->cqe[i & cq->mask].lap) == (i >> cq->shift) + 1;)
 		i++;
+	cq->armed = i;
 	atomic_store(&cq->ring->arm, (solicited_only ? VERNIC_ARM_SOLICITED : VERNIC_ARM_NEXT) | i);
 	vernic_full_barrier();
 	spin_unlock(&cq->lock);

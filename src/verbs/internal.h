@@ -164,10 +164,18 @@ struct cq {
 	uint32_t shift; /* log2(depth) */
 	struct vernic_cq_ring *ring;
 	struct vernic_cqe *cqe;
+	uint32_t armed;		      /* CQEs before it had come when the CQ was last armed */
 	uint32_t empty_polls;	      /* in a row */
 	uint64_t checked;	      /* ms; the daemon was last seen alive */
 	const struct vernic_cqe *cur; /* extended polling: the current one */
 	struct vernic_cqe flush;      /* made here when the daemon is gone */
+};
+
+/* Fault rules that let posts to a queue fail, as this process applies them; under its lock. */
+struct post_faults {
+	uint32_t generation; /* of what was copied */
+	uint32_t count;
+	struct vernic_post_fault fault[VERNIC_POST_FAULTS];
 };
 
 struct srq {
@@ -190,6 +198,7 @@ struct srq {
 	uint32_t prod;
 	uint32_t free_count;
 	uint32_t *free; /* slots no WR is in */
+	struct post_faults faults;
 };
 
 /* A send queue. All indices are free-running. */
@@ -205,6 +214,7 @@ struct sq {
 	uint32_t max_inline;
 	uint32_t opcodes; /* allowed: 1 << enum ibv_wr_opcode */
 	uint8_t *base;
+	struct post_faults faults;
 	/* Slots before it are free: a CQE for them, or for a later one, was polled. */
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t tail;
 };
@@ -217,6 +227,7 @@ struct rq {
 	uint32_t max_wr;
 	uint32_t max_sge;
 	uint8_t *base;
+	struct post_faults faults;
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t tail;
 };
 

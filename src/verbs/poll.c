@@ -192,6 +192,19 @@ static const struct vernic_cqe *flush_next(struct cq *cq)
 
 /* ---- taking CQEs --------------------------------------------------------------------------- */
 
+/* @return whether a CQE that a fault hides is not to be seen yet */
+static bool is_hidden(const struct cq *cq, const struct vernic_cqe *cqe)
+{
+	struct timespec ts;
+	uint64_t now;
+
+	if (cqe->queue == VERNIC_CQE_NONE || (int32_t)(cq->cons - cq->armed) < 0)
+		return false;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	now = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+	return now - cqe->timestamp < cqe->hidden * UINT64_C(1000000);
+}
+
 /*
  * Takes the next completion. It stays readable until the consumer index is published, or the next
  * call. The CQ's lock is held.
@@ -204,6 +217,8 @@ static const struct vernic_cqe *cq_take(struct cq *cq)
 
 		if (vernic_load_acquire(&cqe->lap) != (cq->cons >> cq->shift) + 1)
 			return context_dead(cq->ctx) ? flush_next(cq) : NULL;
+		if (cqe->hidden && is_hidden(cq, cqe))
+			return NULL;
 		cq->cons++;
 		if (consume(cq, cqe))
 			return cqe;

@@ -47,6 +47,58 @@ static void write_sges(void *to, const struct ibv_sge *sge, size_t count)
 		out[i] = (struct vernic_sge){sge[i].addr, sge[i].length, sge[i].lkey};
 }
 
+/* ---- posts that fail ----------------------------------------------------------------------- */
+
+/* Copies the rules the daemon has written now; rules that were there keep their chance. */
+static void copy_faults(struct post_faults *own, const struct vernic_post_faults *ring,
+			uint32_t generation)
+{
+	struct post_faults new = {.generation = generation, .count = ring->count};
+
+	if (new.count > VERNIC_POST_FAULTS)
+		return;
+	memcpy(new.fault, ring->fault, sizeof(new.fault));
+	atomic_thread_fence(memory_order_acquire);
+	if (vernic_load_relaxed(&ring->generation) != generation)
+		return;
+	for (uint32_t i = 0; i < new.count; i++) {
+		for (uint32_t k = 0; k < own->count; k++) {
+			if (own->fault[k].id == new.fault[i].id)
+				new.fault[i].chance = own->fault[k].chance;
+		}
+	}
+	*own = new;
+}
+
+/* Steps the rules of a queue for a post of opcode. @return the errno it fails with, or 0 */
+static int post_fault(struct post_faults *own, struct vernic_post_faults *ring, unsigned int opcode)
+{
+	uint32_t generation = vernic_load_acquire(&ring->generation);
+
+	if (generation != own->generation && generation % 2 == 0)
+		copy_faults(own, ring, generation);
+	if (generation == 0 || generation != own->generation)
+		return 0;
+	for (uint32_t i = 0; i < own->count; i++) {
+		struct vernic_post_fault *f = &own->fault[i];
+
+		if (!(f->opcodes & (1u << opcode)))
+			continue;
+		atomic_fetch_add_explicit(&ring->fault[i].matched, 1, memory_order_relaxed);
+		if (!vernic_chance_strikes(&f->chance))
+			continue;
+		atomic_fetch_add_explicit(&ring->fault[i].struck, 1, memory_order_relaxed);
+		return (int)f->error;
+	}
+	return 0;
+}
+
+/* The look that every post takes. */
+static inline bool has_faults(const struct vernic_post_faults *ring)
+{
+	return vernic_load_relaxed(&ring->generation) != 0;
+}
+
 /* ---- the send queue ------------------------------------------------------------------------ */
 
 /* @return 0 if the send queue takes work requests in the QP's state, else EINVAL */
@@ -92,7 +144,7 @@ static uint8_t *wqe_data(const struct qp *qp, struct vernic_send_wqe *wqe)
 /*
  * Begins a WQE in the slot of head, without payload.
  * @flags: enum ibv_send_flags
- * @return 0, EINVAL, or ENOMEM if the queue is full
+ * @return 0, EINVAL, ENOMEM if the queue is full, or what a fault rule says
  */
 int post_begin(struct qp *qp, uint32_t head, enum ibv_wr_opcode opcode, uint64_t wr_id,
 	       unsigned int flags, struct vernic_send_wqe **out)
@@ -104,6 +156,12 @@ int post_begin(struct qp *qp, uint32_t head, enum ibv_wr_opcode opcode, uint64_t
 		return EINVAL;
 	if (head - vernic_load_acquire(&sq->tail) >= sq->max_wr)
 		return ENOMEM;
+	if (has_faults(&qp->ring->send_faults)) {
+		int error = post_fault(&sq->faults, &qp->ring->send_faults, opcode);
+
+		if (error)
+			return error;
+	}
 	wqe = (void *)(sq->base + (size_t)(head & sq->mask) * sq->stride);
 	wqe->wr_id = wr_id;
 	wqe->opcode = (uint8_t)opcode;
@@ -276,6 +334,8 @@ int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 			error = EINVAL;
 		else if (head - vernic_load_acquire(&rq->tail) >= rq->max_wr)
 			error = ENOMEM;
+		else if (has_faults(&qp->ring->recv_faults))
+			error = post_fault(&rq->faults, &qp->ring->recv_faults, 0);
 		if (error)
 			break;
 		write_recv(rq->base + (size_t)(head & rq->mask) * rq->stride, wr);
@@ -308,6 +368,8 @@ int post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv
 			error = EINVAL;
 		else if (!srq->free_count)
 			error = ENOMEM;
+		else if (has_faults(&srq->ring->recv_faults))
+			error = post_fault(&srq->faults, &srq->ring->recv_faults, 0);
 		if (error) {
 			*bad_wr = wr;
 			break;
