@@ -174,6 +174,8 @@ static int config_device_key(struct device_config *dev, const char *where, const
 					   value);
 		return err;
 	}
+	if (strcmp(key, "socket_buffer") == 0)
+		return config_number(where, key, value, 4096, 1 << 30, &dev->socket_buffer);
 	for (unsigned int i = 0; i < LIMIT_COUNT; i++) {
 		if (strcmp(key, config_limits[i].key) == 0)
 			return config_number(where, key, value, config_limits[i].min,

@@ -43,6 +43,7 @@ struct device_config {
 	char name[VERNIC_NAME_MAX];
 	uint64_t guid; /* host order; 0: the daemon makes one */
 	uint32_t mtu;  /* cap on the active MTU, bytes */
+	uint32_t socket_buffer; /* bytes; 0: what is best */
 	uint32_t limit[LIMIT_COUNT];
 	struct config_address address[CONFIG_MAX_ADDRESSES];
 	unsigned int address_count; /* 0: a private device */

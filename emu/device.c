@@ -382,6 +382,7 @@ int device_create(const struct device_config *cfg, struct host_device *const *ot
 		return config_fail(cfg->where, "out of memory");
 	strcpy(d->dev.name, cfg->name);
 	d->dev.index = index;
+	d->dev.socket_buffer = cfg->socket_buffer;
 	d->dev.node_guid = cfg->guid != 0 ? htobe64(cfg->guid) : device_random_guid();
 	d->udp = cfg->address_count != 0;
 	if (getifaddrs(&list) != 0) {

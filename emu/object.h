@@ -36,6 +36,7 @@ struct device {
 	struct ibv_port_attr port_attr;
 	struct gid_entry gids[VERNIC_GID_MAX];
 	unsigned int gid_count;
+	uint32_t socket_buffer; /* bytes each of its sockets asks for; 0: what is best */
 	struct mr_table *mrs;
 	pthread_mutex_t atomic_lock; /* serialises atomics (IBV_ATOMIC_HCA) */
 };

@@ -165,11 +165,12 @@ static int steer(int fd, uint32_t workers)
 /*
  * Sets a buffer of a socket as large as we may.
  * @force, @plain: SO_RCVBUFFORCE and SO_RCVBUF, or those of sending
+ * @bytes: wanted; 0: what is best
  * @return what it is, bytes
  */
-static uint32_t set_buffer(int fd, int force, int plain)
+static uint32_t set_buffer(int fd, int force, int plain, uint32_t bytes)
 {
-	int size = SOCKET_BUFFER;
+	int size = bytes != 0 ? (int)bytes : SOCKET_BUFFER;
 	socklen_t len = sizeof(size);
 
 	if (setsockopt(fd, SOL_SOCKET, force, &size, len) != 0)
@@ -282,8 +283,8 @@ int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], 
 	if (ret != 0)
 		goto fail;
 	*s = (struct udp_socket){.fd = fd, .ipv6 = ipv6, .dev = dev, .ifindex = ifindex};
-	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF);
-	s->window = set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF) / 2;
+	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, dev->socket_buffer);
+	s->window = set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, dev->socket_buffer) / 2;
 	if (s->window > MAX_WINDOW)
 		s->window = MAX_WINDOW;
 	s->hop_limit = get_hop_limit(fd, ipv6);
