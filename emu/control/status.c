@@ -27,8 +27,10 @@ static const struct {
 	COUNTER(engine, out_of_sequence),  COUNTER(engine, rnr_nak_sent),
 	COUNTER(engine, rnr_nak_received), COUNTER(engine, seq_nak_received),
 	COUNTER(engine, timeouts),	   COUNTER(engine, retransmits),
-	COUNTER(engine, completions),	   COUNTER(engine, bad_icrc),
-	COUNTER(engine, malformed),	   COUNTER(udp, rx_datagrams),
+	COUNTER(engine, completions),	   COUNTER(engine, np_ecn_marked_roce_packets),
+	COUNTER(engine, np_cnp_sent),	   COUNTER(engine, rp_cnp_handled),
+	COUNTER(engine, bad_icrc),	   COUNTER(engine, malformed),
+	COUNTER(udp, rx_datagrams),
 	COUNTER(udp, tx_datagrams),
 };
 #define STATUS_COUNTERS (sizeof(status_counters) / sizeof(status_counters[0]))

@@ -27,6 +27,7 @@ void packet_train_headers(const struct train *t, struct wire_packet *pkt)
 	pkt->deth.qkey = t->qkey;
 	pkt->deth.src_qpn = t->src_qpn;
 	pkt->imm = t->imm_data;
+	pkt->becn = t->kind == KIND_CNP;
 }
 
 int packet_headers(const struct train *t, uint32_t i, struct wire_packet *pkt)

@@ -62,7 +62,9 @@ struct udp_socket {
 	const struct device *dev;
 	uint8_t gid[16];
 	uint32_t ifindex;
-	uint32_t window;	   /* bytes */
+	uint32_t window;	   /* bytes its receive buffer is good for */
+	uint32_t arrived;	   /* bytes of this round, or of the last one with any */
+	bool crowded;		   /* they were too many in the round before that */
 	uint8_t hop_limit;	   /* or TTL, as it sends */
 	struct icrc_address local; /* from here to 4791; dst is filled in by packet */
 };
@@ -285,8 +287,6 @@ int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], 
 	*s = (struct udp_socket){.fd = fd, .ipv6 = ipv6, .dev = dev, .ifindex = ifindex};
 	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, dev->socket_buffer);
 	s->window = set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, dev->socket_buffer) / 2;
-	if (s->window > MAX_WINDOW)
-		s->window = MAX_WINDOW;
 	s->hop_limit = get_hop_limit(fd, ipv6);
 	memcpy(s->gid, gid, sizeof(s->gid));
 	s->local.ipv6 = ipv6;
@@ -329,7 +329,8 @@ bool udp_port_route(struct udp_port *p, const struct device *dev, struct path *p
 		path->route = ROUTE_UDP;
 		path->port_data = (uint8_t)i;
 		path->max_train = MAX_TRAIN;
-		path->window = s->window;
+		path->window = s->window < MAX_WINDOW ? s->window : MAX_WINDOW;
+		path->budget = s->window;
 		return true;
 	}
 	return false;
@@ -356,6 +357,7 @@ bool udp_port_ready(struct udp_port *p)
 static struct burst *find_burst(struct udp_port *p, const struct train *t, uint32_t len)
 {
 	struct udp_socket *s = &p->sockets[t->path->port_data];
+	uint8_t tos = (uint8_t)((t->path->traffic_class & ~ECN_MASK) | t->ecn);
 	uint32_t oldest = p->burst_count > JOIN_SEARCH ? p->burst_count - JOIN_SEARCH : 0;
 	struct burst *b;
 	uint8_t *data;
@@ -366,7 +368,7 @@ static struct burst *find_burst(struct udp_port *p, const struct train *t, uint3
 			continue;
 		/* Older bursts for the peer are no choice: packets keep their order. */
 		if (b->closed || len > b->packet || b->count == MAX_SEGMENTS ||
-		    b->len + len > MAX_BURST || b->tos != t->path->traffic_class ||
+		    b->len + len > MAX_BURST || b->tos != tos ||
 		    b->worker != QPN_WORKER(t->dst_qpn))
 			break;
 		return b;
@@ -378,7 +380,7 @@ static struct burst *find_burst(struct udp_port *p, const struct train *t, uint3
 	*b = (struct burst){
 		.data = data,
 		.socket = s,
-		.tos = t->path->traffic_class,
+		.tos = tos,
 		.worker = QPN_WORKER(t->dst_qpn),
 		.packet = len,
 		.good = UINT32_MAX,
@@ -554,6 +556,7 @@ struct rx {
 	struct udp_port *port;
 	struct path path;
 	struct train train; /* count 0: none */
+	bool crowded;	    /* more than one sender's share has piled up */
 	uint32_t tail;	    /* payload bytes of its last packet */
 };
 
@@ -598,6 +601,8 @@ static void rx_begin(struct rx *rx, const struct wire_packet *pkt, const struct 
 		.atomic_orig = pkt->atomic_orig,
 		.qkey = pkt->deth.qkey,
 		.payload = {.seg = seg},
+		.crowded = rx->crowded,
+		.ecn = rx->path.traffic_class & ECN_MASK,
 	};
 	if (op->flags & OPF_ATOMICETH) {
 		t->reth.va = pkt->atomic.va;
@@ -633,17 +638,23 @@ static void rx_append(struct rx *rx, const struct wire_packet *pkt, const struct
 static void rx_init(struct rx *rx, struct udp_port *p, const struct io_datagram *d,
 		    struct icrc_address *addr)
 {
-	const struct udp_socket *s = d->socket_ctx;
+	struct udp_socket *s = d->socket_ctx;
 
 	rx->port = p;
 	rx->train.count = 0;
+	/*
+	 * One sender keeps within what the buffer is good for. If more has piled up there are
+	 * several: they are told like a switch would tell them, before anything is lost, and in the
+	 * next round all of them, not only who came last.
+	 */
+	s->arrived += d->len;
+	rx->crowded = s->crowded || s->arrived > s->window;
 	rx->path = (struct path){
 		.hop_limit = 64,
 		.traffic_class = d->tos,
 		.route = ROUTE_UDP,
 		.port_data = (uint8_t)(s - p->sockets),
 		.max_train = MAX_TRAIN,
-		.window = s->window,
 	};
 	memcpy(rx->path.dgid, s->gid, 16);
 	*addr = (struct icrc_address){.ipv6 = s->ipv6, .dst_port = ROCE_UDP_PORT};
@@ -722,8 +733,6 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 			continue;
 		}
 		op = &wire_opcodes[pkt.opcode];
-		if (op->kind == KIND_NONE)
-			continue; /* a congestion notification: nothing here to slow down */
 		if (!rx_continues(&rx, &pkt, op)) {
 			rx_flush(&rx);
 			rx_begin(&rx, &pkt, op, seg);
@@ -735,5 +744,13 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 
 unsigned int udp_port_receive(struct udp_port *p)
 {
+	for (unsigned int i = 0; i < p->socket_count; i++) {
+		struct udp_socket *s = &p->sockets[i];
+
+		if (s->arrived == 0)
+			continue;
+		s->crowded = s->arrived > s->window;
+		s->arrived = 0;
+	}
 	return io_receive(p->io, receive_datagram, p);
 }

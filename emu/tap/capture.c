@@ -225,7 +225,7 @@ static struct frame *capture_frame(struct capture_set *c, const struct train *t,
 	struct frame *f = dma_scratch(c->dma, sizeof(*f));
 
 	*f = (struct frame){
-		.tos = (uint8_t)(t->path->traffic_class | t->ecn),
+		.tos = (uint8_t)((t->path->traffic_class & ~ECN_MASK) | t->ecn),
 		.hop_limit = hop_limit,
 		.flow_label = t->path->flow_label,
 	};

@@ -20,6 +20,7 @@ static void resend_once(struct qp *qp)
 	qp->req.resent = true;
 	qp->counters.implied_nak_seq_err++;
 	qp->counters.completer_retry_err++;
+	congestion_lost(qp, BUDGET_IN);
 	requester_seek(qp, qp->req.una_psn);
 }
 
@@ -98,6 +99,7 @@ static void sequence_nak(struct qp *qp)
 	r->resent = true;
 	qp->counters.completer_retry_err++;
 	r->window = r->window / 2 > 4 * qp->mtu ? r->window / 2 : 4 * qp->mtu;
+	congestion_lost(qp, BUDGET_OUT);
 	requester_seek(qp, r->una_psn);
 }
 

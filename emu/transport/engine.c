@@ -14,6 +14,7 @@ int engine_init(struct engine *e, const struct engine_ops *ops, void *host, uint
 		.ops = ops, .host = host, .worker = worker, .dma = dma, .next_slot = 1};
 	CDS_INIT_LIST_HEAD(&e->run);
 	CDS_INIT_LIST_HEAD(&e->acks);
+	CDS_INIT_LIST_HEAD(&e->budgets);
 	e->qps = calloc(ENGINE_MAX_QP, sizeof(*e->qps));
 	e->generation = calloc(ENGINE_MAX_QP, sizeof(*e->generation));
 	e->device = calloc(ENGINE_MAX_DEVICES, sizeof(*e->device));
@@ -45,7 +46,7 @@ int engine_add_qp(struct engine *e, struct qp *qp)
 		e->next_slot = slot + 1 < ENGINE_MAX_QP ? slot + 1 : 1;
 		if (e->qps[slot])
 			continue;
-		if (timer_heap_reserve(&e->timers, e->qp_count + 2))
+		if (timer_heap_reserve(&e->timers, e->qp_count + e->budget_count + 2))
 			return -ENOMEM;
 		e->qps[slot] = qp;
 		e->qp_count++;
@@ -112,7 +113,11 @@ void engine_doorbell(struct engine *e, struct qp *qp)
  */
 static bool train_is_for(const struct qp *qp, const struct train *t)
 {
-	if (!qp_receives(qp) || t->service != qp_service(qp))
+	if (!qp_receives(qp))
+		return false;
+	/* A CNP says nothing of the service: it is for connected QPs (IBTA A17.9.3). */
+	if (t->service != qp_service(qp) &&
+	    !(t->kind == KIND_CNP && qp->p.type != IBV_QPT_UD))
 		return false;
 	if ((t->pkey & 0x7fff) != 0x7fff)
 		return false;
@@ -143,6 +148,7 @@ static uint64_t train_octets(const struct train *t)
 		[KIND_ATOMIC_ACK] = AETH_LEN + ATOMICACKETH_LEN,
 		[KIND_COMPARE_SWAP] = ATOMICETH_LEN,
 		[KIND_FETCH_ADD] = ATOMICETH_LEN,
+		[KIND_CNP] = CNP_RESERVED_LEN,
 	};
 	uint32_t with = t->first;
 
@@ -223,6 +229,9 @@ void engine_get_counters(const struct engine *e, struct engine_counters *c)
 		.timeouts = sum.local_ack_timeout_err,
 		.retransmits = sum.retransmitted_pkts,
 		.completions = sum.completions,
+		.np_ecn_marked_roce_packets = sum.np_ecn_marked_roce_packets,
+		.np_cnp_sent = sum.np_cnp_sent,
+		.rp_cnp_handled = sum.rp_cnp_handled,
 		.bad_icrc = sum.rx_icrc_encapsulated,
 		.malformed = sum.rx_malformed,
 	};
@@ -245,7 +254,14 @@ void engine_rx(struct engine *e, const struct train *received)
 		qp->established = true;
 		e->ops->qp_event(e, qp, IBV_EVENT_COMM_EST);
 	}
+	if (t.ecn == ECN_CE && qp->p.type != IBV_QPT_UD)
+		qp->counters.np_ecn_marked_roce_packets += t.count;
+	if ((t.ecn == ECN_CE || t.crowded) && qp->p.type != IBV_QPT_UD)
+		congestion_marked(qp, &t);
 	switch (t.kind) {
+	case KIND_CNP:
+		congestion_notified(qp);
+		break;
 	case KIND_ACK:
 	case KIND_ATOMIC_ACK:
 	case KIND_READ_RESPONSE:

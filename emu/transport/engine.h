@@ -66,6 +66,7 @@ struct path {
 	uint8_t port_data;  /* the port's own (which of its sockets) */
 	uint32_t max_train; /* bytes of payload a train may have, a multiple of every MTU */
 	uint32_t window;    /* bytes a QP may have in flight */
+	uint32_t budget;    /* bytes all QPs may have in flight to the peer; 0: no limit */
 };
 
 struct train {
@@ -104,6 +105,7 @@ struct train {
 	struct dma_list payload; /* the bytes of all packets, without pad */
 	/* Of faults: 0 but for a train they touched. */
 	uint32_t icrc_xor; /* a single packet leaves with its ICRC changed by this */
+	bool crowded; /* received: it waited in a socket buffer that is filling up */
 	/* IP ECN field (RFC 3168): as sent; of a received train, as it arrived. */
 	uint8_t ecn;
 	uint8_t captured; /* bit per capture that has shown it (emu/tap/capture.h) */
@@ -174,6 +176,9 @@ struct engine_counters {
 	uint64_t completions;
 	uint64_t bad_icrc;
 	uint64_t malformed;
+	uint64_t np_ecn_marked_roce_packets;
+	uint64_t np_cnp_sent;
+	uint64_t rp_cnp_handled;
 };
 
 struct engine {
@@ -195,6 +200,8 @@ struct engine {
 	uint32_t qp_count;
 	/* By device index: what was counted for no QP, and by QPs that are gone. */
 	struct qp_counters *device;
+	struct cds_list_head budgets; /* of congestion.h */
+	uint32_t budget_count;
 };
 
 /* @return 0 or -ENOMEM. dma stays the caller's. */

@@ -39,6 +39,7 @@ void qp_fill_train(struct qp *qp, struct train *t, unsigned int kind)
 		.pkey = 0xffff,
 		.count = 1,
 		.mtu = qp->mtu,
+		.ecn = qp->p.type == IBV_QPT_UD ? qp->path.traffic_class & ECN_MASK : ECN_ECT0,
 	};
 }
 
@@ -81,6 +82,7 @@ void qp_destroy(struct qp *qp)
 	/* No operation may name the QP when it is freed. */
 	dma_flush(qp->engine->dma);
 	release(qp);
+	congestion_detach(qp);
 	engine_unlink(qp->engine, qp);
 	engine_remove_qp(qp->engine, qp);
 	free(qp->req.entry);
@@ -100,6 +102,7 @@ uint32_t qp_take_srq_slot(struct qp *qp)
 /* Everything as after qp_create(), queues emptied without CQEs. */
 static void reset(struct qp *qp)
 {
+	congestion_detach(qp);
 	engine_unlink(qp->engine, qp);
 	qp->epoch++;
 	memset(&qp->attr, 0, sizeof(qp->attr));
@@ -127,6 +130,7 @@ static void apply_path(struct qp *qp)
 	memcpy(qp->path.dgid, ah->grh.dgid.raw, 16);
 	memcpy(qp->path.sgid, qp->p.dev->gids[ah->grh.sgid_index].raw, 16);
 	qp->engine->ops->route(qp->engine, qp->p.dev, &qp->path);
+	congestion_attach(qp);
 }
 
 /* Takes over the attributes of a modify call that was checked. */
@@ -307,6 +311,7 @@ void qp_error(struct qp *qp, int event)
 		return;
 	set_state(qp, IBV_QPS_ERR);
 	timer_disarm(&qp->engine->timers, &qp->timer);
+	congestion_detach(qp);
 	qp_flush(qp);
 	if (event >= 0)
 		qp->engine->ops->qp_event(qp->engine, qp, (enum ibv_event_type)event);

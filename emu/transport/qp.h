@@ -6,6 +6,7 @@
 #ifndef VERNIC_QP_H
 #define VERNIC_QP_H
 
+#include "congestion.h"
 #include "engine.h"
 
 /* What the host knows when it makes a QP. Ring memory outlives the QP. */
@@ -41,6 +42,8 @@ struct send_entry {
 	uint32_t first_psn;
 	uint32_t packets; /* PSNs it takes */
 	uint32_t length;  /* bytes */
+	uint32_t cost;	  /* of all WQEs before it, in bytes of a budget; wraps */
+	uint32_t unit;	  /* of one of its packets */
 	uint16_t flags;	  /* enum ibv_send_flags | VERNIC_SEND_* */
 	uint8_t opcode;	  /* enum ibv_wr_opcode */
 	uint8_t kind;	  /* enum wire_kind of its requests */
@@ -66,10 +69,13 @@ struct requester {
 	uint32_t send_psn;
 	uint32_t max_psn;
 	uint32_t psn;
+	uint32_t cost; /* of all WQEs begun: send_entry.cost of the next one */
 	uint32_t window;     /* bytes in flight allowed, adapts to loss */
 	uint32_t rd_entries; /* READ and atomic WQEs begun and not completed */
 	/* READ and atomic requests outstanding: the PSN behind each one's response. */
 	uint32_t rd_end[VERNIC_MAX_RD_ATOMIC];
+	uint32_t rd_packets[VERNIC_MAX_RD_ATOMIC]; /* PSNs of each */
+	uint32_t rd_unit[VERNIC_MAX_RD_ATOMIC];	   /* send_entry.unit of each */
 	uint32_t rd_head, rd_tail;
 	uint8_t retry_left;
 	uint8_t rnr_left;
@@ -77,8 +83,10 @@ struct requester {
 	bool rnr_wait;		  /* sending waits until rnr_deadline */
 	bool resent;		  /* went back to una_psn since it last moved */
 	uint64_t deadline;	  /* ns: when the oldest unacknowledged packet times out */
+	uint64_t probe_at;	  /* ns: when it is sent again on suspicion */
+	uint64_t probe_after;	  /* ns: the time before that */
+	uint64_t stalled_at;	  /* ns: when an answer was missed first; 0: none is */
 	uint64_t rnr_deadline;	  /* ns */
-	uint64_t paced_until;	  /* ns, UC: when what was sent is over at its rate */
 	struct send_entry *entry; /* sq_depth of them, by SQ index */
 };
 
@@ -164,6 +172,7 @@ struct qp {
 	struct cds_list_head ack_node;
 	struct timer timer;
 	struct qp_counters counters;
+	struct congestion cong;
 	struct requester req;
 	struct responder resp;
 	struct qp_hold *hold; /* what faults hold back of it; NULL: nothing */

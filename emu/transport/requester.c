@@ -27,10 +27,16 @@
 #define MIN_TIMEOUT_NS UINT64_C(16000000)
 
 /*
- * UC over UDP has nobody to tell it that a socket buffer is full, and what is lost stays lost: it
- * sends a window in a burst, and 1 byte a ns (8 Gb/s) in the long run.
+ * Without an answer for this long, or four round trips, something is sent again on suspicion: the
+ * last packets may be lost, which no NAK tells. It costs no retry; the time doubles each time.
  */
-#define UC_NS_PER_BYTE 1
+#define MIN_PROBE_NS UINT64_C(1000000)
+
+/* After so long without an answer what is under way counts for nothing. */
+#define SILENCE_NS UINT64_C(500000000)
+
+/* What the window is after that, and what loss never cuts it below, packets. */
+#define MIN_WINDOW 4
 
 #define SLOT(qp, index) \
 	((qp)->p.sq + (size_t)((index) & ((qp)->p.sq_depth - 1)) * (qp)->p.sq_stride)
@@ -83,17 +89,56 @@ static uint64_t ack_timeout(const struct qp *qp)
 	return ns < MIN_TIMEOUT_NS ? MIN_TIMEOUT_NS : ns;
 }
 
-/* The oldest unacknowledged packet's time starts now. The timer itself is moved only when it
- * fires too early, not for each ACK. */
+/* Has the timer fire when the next thing is due, or earlier. */
+static void arm_timer(struct qp *qp)
+{
+	struct requester *r = &qp->req;
+	uint64_t due = r->probe_at < r->deadline ? r->probe_at : r->deadline;
+
+	if (!timer_armed(&qp->timer) || qp->timer.deadline > due)
+		timer_arm(&qp->engine->timers, &qp->timer, due);
+}
+
+/*
+ * The oldest unacknowledged packet's time starts now. The timer itself is moved only when it fires
+ * too early, not for each ACK.
+ */
 static void restart_deadline(struct qp *qp)
 {
-	uint64_t ns = ack_timeout(qp);
+	struct requester *r = &qp->req;
+	uint64_t now = qp->engine->now, ns = ack_timeout(qp);
 
-	if (ns == 0)
-		return;
-	qp->req.deadline = qp->engine->now + ns;
-	if (!timer_armed(&qp->timer))
-		timer_arm(&qp->engine->timers, &qp->timer, qp->req.deadline);
+	r->deadline = ns != 0 ? now + ns : UINT64_MAX;
+	r->probe_after = 4 * qp->cong.rtt > MIN_PROBE_NS ? 4 * qp->cong.rtt : MIN_PROBE_NS;
+	r->probe_at = now + r->probe_after;
+	arm_timer(qp);
+}
+
+/* There has been no answer for a while. Who keeps silent must not keep others from sending. */
+static void stall(struct qp *qp)
+{
+	struct requester *r = &qp->req;
+
+	if (r->stalled_at == 0)
+		r->stalled_at = qp->engine->now;
+	qp->cong.silent = qp->engine->now - r->stalled_at >= SILENCE_NS;
+	congestion_update(qp);
+}
+
+/* Sends again from the oldest PSN that has no answer, and little: there may be nobody. */
+static void start_over(struct qp *qp)
+{
+	struct requester *r = &qp->req;
+	uint32_t index;
+	const struct send_entry *entry = requester_entry(qp, r->una_psn, &index);
+
+	if (r->stalled_at == 0)
+		congestion_lost(qp, entry && kind_has_response(entry->kind) ? BUDGET_IN
+									    : BUDGET_OUT);
+	qp->counters.completer_retry_err++;
+	stall(qp);
+	r->window = (qp->cong.silent ? 1 : MIN_WINDOW) * qp->mtu;
+	requester_seek(qp, r->una_psn);
 }
 
 /* No answer in time: sends again from the oldest PSN that has none. */
@@ -101,6 +146,11 @@ static void timed_out(struct qp *qp)
 {
 	struct requester *r = &qp->req;
 
+	/* It waits for its turn: nobody has had anything to answer. */
+	if (r->send_psn == r->una_psn) {
+		restart_deadline(qp);
+		return;
+	}
 	qp->counters.local_ack_timeout_err++;
 	if (r->retry_left == 0) {
 		qp->counters.retry_exceeded_err++;
@@ -108,10 +158,24 @@ static void timed_out(struct qp *qp)
 		return;
 	}
 	r->retry_left--;
-	r->window = r->window / 2 > qp->mtu ? r->window / 2 : qp->mtu;
-	qp->counters.completer_retry_err++;
-	requester_seek(qp, r->una_psn);
+	start_over(qp);
 	restart_deadline(qp);
+}
+
+/* No answer for a while, but no timeout yet. */
+static void probe(struct qp *qp)
+{
+	struct requester *r = &qp->req;
+
+	r->probe_after *= 2;
+	r->probe_at = qp->engine->now + r->probe_after;
+	if (r->send_psn == r->una_psn)
+		return;
+	/* Without a timeout nothing is sent again but what the peer asks for. */
+	if (qp->attr.timeout != 0)
+		start_over(qp);
+	else
+		stall(qp);
 }
 
 void requester_timer(struct timer *t, uint64_t now)
@@ -121,10 +185,6 @@ void requester_timer(struct timer *t, uint64_t now)
 
 	if (!qp_sends(qp))
 		return;
-	if (qp->p.type != IBV_QPT_RC) {
-		engine_schedule(qp->engine, qp);
-		return;
-	}
 	if (r->rnr_wait) {
 		if (now < r->rnr_deadline) {
 			timer_arm(&qp->engine->timers, t, r->rnr_deadline);
@@ -137,10 +197,12 @@ void requester_timer(struct timer *t, uint64_t now)
 	}
 	if (psn_diff(r->max_psn, r->una_psn) <= 0)
 		return;
-	if (now < r->deadline)
-		timer_arm(&qp->engine->timers, t, r->deadline);
-	else
+	if (now >= r->deadline)
 		timed_out(qp);
+	else if (now >= r->probe_at)
+		probe(qp);
+	if (qp_sends(qp))
+		arm_timer(qp);
 }
 
 /* ---- beginning a WQE ----------------------------------------------------------------------- */
@@ -232,6 +294,7 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 		.rkey = wqe->rdma.rkey,
 		.imm = wqe->imm,
 		.first_psn = r->psn,
+		.cost = r->cost,
 		.flags = wqe->flags,
 		.opcode = wqe->opcode,
 	};
@@ -241,10 +304,12 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 	if (entry->status == IBV_WC_SUCCESS) {
 		entry->packets = kind_is_atomic(entry->kind) ? 1
 							     : packets_of(entry->length, qp->mtu);
+		entry->unit = congestion_unit(entry->length, qp->mtu);
 		if (kind_has_response(entry->kind))
 			r->rd_entries++;
 	}
 	r->psn = psn_add(r->psn, entry->packets);
+	r->cost += entry->packets * entry->unit;
 	return entry;
 }
 
@@ -284,7 +349,7 @@ int requester_payload(struct qp *qp, uint32_t index, const struct send_entry *en
 	return requester_resolve(qp, index, offset, len, 0, list);
 }
 
-/* Packets that may be sent now, by the window and the train limit: 0 .. want. */
+/* Packets of 1 .. want that the QP's own window lets it send now; 0: none. */
 static uint32_t window_room(const struct qp *qp, uint32_t want)
 {
 	const struct requester *r = &qp->req;
@@ -319,14 +384,17 @@ static void move_cursor(struct qp *qp, const struct send_entry *entry, uint32_t 
 {
 	struct requester *r = &qp->req;
 	bool idle = psn_diff(r->max_psn, r->una_psn) <= 0;
+	bool again = psn_diff(r->send_psn, r->max_psn) < 0;
 
-	if (psn_diff(r->send_psn, r->max_psn) < 0)
+	if (again)
 		qp->counters.retransmitted_pkts += packets;
 	r->send_psn = psn_add(r->send_psn, packets);
 	if (psn_diff(r->send_psn, r->max_psn) > 0)
 		r->max_psn = r->send_psn;
 	if (r->send_psn == psn_add(entry->first_psn, entry->packets))
 		r->next++;
+	congestion_sent(qp, kind_has_response(entry->kind) ? BUDGET_IN : BUDGET_OUT,
+			packets * entry->unit, again);
 	if (idle && qp->p.type == IBV_QPT_RC)
 		restart_deadline(qp);
 }
@@ -359,7 +427,7 @@ static uint32_t send_rd_request(struct qp *qp, const struct send_entry *entry)
 
 	if (in_flight && window_room(qp, packets) < packets)
 		return 0;
-	if (!rd_room(qp))
+	if (!rd_room(qp) || congestion_room(qp, BUDGET_IN, packets * entry->unit) == 0)
 		return 0;
 	qp_fill_train(qp, &t, entry->kind);
 	t.first = t.last = t.ackreq = true;
@@ -377,7 +445,9 @@ static uint32_t send_rd_request(struct qp *qp, const struct send_entry *entry)
 		t.reth.length = (uint64_t)packets * qp->mtu < left ? packets * qp->mtu
 								   : (uint32_t)left;
 	}
-	r->rd_end[r->rd_tail++ % VERNIC_MAX_RD_ATOMIC] = psn_add(r->send_psn, packets);
+	r->rd_end[r->rd_tail % VERNIC_MAX_RD_ATOMIC] = psn_add(r->send_psn, packets);
+	r->rd_packets[r->rd_tail % VERNIC_MAX_RD_ATOMIC] = packets;
+	r->rd_unit[r->rd_tail++ % VERNIC_MAX_RD_ATOMIC] = entry->unit;
 	move_cursor(qp, entry, packets);
 	engine_tx(qp, &t);
 	return packets;
@@ -393,11 +463,16 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	uint32_t packets = entry->packets - offset;
 	uint32_t skip = offset * qp->mtu;
 	struct train t;
-	uint32_t len;
+	uint32_t len, room;
 
 	packets = window_room(qp, packets < most ? packets : most);
 	if (packets == 0)
 		return -1;
+	room = congestion_room(qp, BUDGET_OUT, entry->unit) / entry->unit;
+	if (room == 0)
+		return -1;
+	if (packets > room)
+		packets = room;
 	qp_fill_train(qp, &t, entry->kind);
 	t.first = offset == 0;
 	t.last = offset + packets == entry->packets;
@@ -423,28 +498,6 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	return len;
 }
 
-/* UC: counts what is sent against its rate. */
-static void pace(struct qp *qp, uint32_t bytes)
-{
-	struct requester *r = &qp->req;
-
-	if (r->paced_until < qp->engine->now)
-		r->paced_until = qp->engine->now;
-	r->paced_until += (uint64_t)bytes * UC_NS_PER_BYTE;
-}
-
-/* @return whether the QP has to wait for its rate; a timer then runs it again */
-static bool is_paced(struct qp *qp)
-{
-	uint64_t burst = (uint64_t)qp->path.window * UC_NS_PER_BYTE;
-
-	if (qp->p.type != IBV_QPT_UC || qp->path.route != ROUTE_UDP ||
-	    qp->req.paced_until <= qp->engine->now + burst)
-		return false;
-	timer_arm(&qp->engine->timers, &qp->timer, qp->req.paced_until - burst);
-	return true;
-}
-
 /* In SQD: tells the client, if it asked, when everything begun has completed. */
 void requester_check_drained(struct qp *qp)
 {
@@ -454,7 +507,8 @@ void requester_check_drained(struct qp *qp)
 	}
 }
 
-bool requester_run(struct qp *qp)
+/* @return true if there is more to send now */
+static bool send_some(struct qp *qp)
 {
 	struct requester *r = &qp->req;
 	uint32_t bytes = 0;
@@ -463,7 +517,7 @@ bool requester_run(struct qp *qp)
 		struct vernic_send_wqe wqe;
 		struct send_entry *entry;
 
-		if (!qp_sends(qp) || r->rnr_wait || is_paced(qp))
+		if (!qp_sends(qp) || r->rnr_wait)
 			return false;
 		if (!qp->engine->ops->tx_ready(qp->engine, &qp->path))
 			return true;
@@ -489,11 +543,18 @@ bool requester_run(struct qp *qp)
 			if (sent < 0)
 				return false;
 			bytes += (uint32_t)sent;
-			if (qp->p.type == IBV_QPT_UC)
-				pace(qp, (uint32_t)sent);
 		}
 	}
 	return true;
+}
+
+bool requester_run(struct qp *qp)
+{
+	bool more = send_some(qp);
+
+	if (!more)
+		congestion_end_turn(qp);
+	return more;
 }
 
 /* ---- going back, progress, completion ----------------------------------------------------- */
@@ -526,6 +587,7 @@ void requester_seek(struct qp *qp, uint32_t psn)
 	r->next = index;
 	r->send_psn = psn;
 	r->rd_head = r->rd_tail;
+	congestion_update(qp);
 	engine_schedule(qp->engine, qp);
 }
 
@@ -533,20 +595,22 @@ void requester_progress(struct qp *qp, uint32_t psn)
 {
 	struct requester *r = &qp->req;
 	uint32_t packets = (uint32_t)psn_diff(psn, r->una_psn);
-	uint32_t room = r->window / qp->mtu;
 
 	if (packets == 0)
 		return;
 	r->una_psn = psn;
 	r->resent = false;
+	r->stalled_at = 0;
+	qp->cong.silent = false;
 	r->retry_left = qp->attr.retry_cnt;
 	r->rnr_left = qp->attr.rnr_retry;
-	/* Additive increase: about one MTU for each window acknowledged. */
-	r->window += (uint64_t)qp->mtu * packets / (room ? room : 1);
+	/* Doubles with each window acknowledged: what the way takes is the budget's to know. */
+	r->window += packets * qp->mtu;
 	if (r->window > qp->path.window)
 		r->window = qp->path.window;
 	if (psn_diff(psn, r->send_psn) > 0)
 		requester_seek(qp, psn);
+	congestion_acknowledged(qp);
 	restart_deadline(qp);
 	engine_schedule(qp->engine, qp);
 }

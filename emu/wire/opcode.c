@@ -40,7 +40,7 @@
 
 /* A congestion notification: its 16 reserved bytes count as a header (IBTA A17.9.3). */
 #define CNP_OPCODE 0x81
-#define CNP_LEN (BTH_LEN + 16)
+#define CNP_LEN (BTH_LEN + CNP_RESERVED_LEN)
 
 const struct wire_opcode wire_opcodes[256] = {
 	SEND_AND_WRITE(RC),
@@ -61,7 +61,7 @@ const struct wire_opcode wire_opcodes[256] = {
 	OPCODE(UD, SEND_ONLY, SEND, DATA | ONLY | OPF_DETH),
 	OPCODE(UD, SEND_ONLY_IMM, SEND, DATA | ONLY | OPF_DETH | OPF_IMM),
 
-	[CNP_OPCODE] = {.name = "CNP", .flags = ONLY, .kind = KIND_NONE, .header_len = CNP_LEN},
+	[CNP_OPCODE] = {.name = "CNP", .flags = ONLY, .kind = KIND_CNP, .header_len = CNP_LEN},
 };
 
 static_assert(HEADER_LEN(ONLY | OPF_RETH | OPF_IMM) == 32, "WRITE Only with immediate");

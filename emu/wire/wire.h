@@ -26,6 +26,7 @@
 #define IMMDT_LEN 4
 #define IETH_LEN 4
 #define ICRC_LEN 4
+#define CNP_RESERVED_LEN 16 /* behind the BTH of a CNP (IBTA A17.9.3) */
 #define WIRE_MAX_HEADERS (BTH_LEN + ATOMICETH_LEN + IMMDT_LEN + DETH_LEN)
 #define WIRE_MAX_MTU 4096
 
@@ -76,6 +77,7 @@ enum wire_kind {
 	KIND_ATOMIC_ACK,
 	KIND_COMPARE_SWAP,
 	KIND_FETCH_ADD,
+	KIND_CNP, /* congestion notification */
 	KIND_COUNT
 };
 
@@ -216,6 +218,15 @@ bool icrc_recover(const struct icrc_address *addr, uint16_t *ip_id, const uint8_
 		  size_t len);
 
 #define IPV4_DF 0x40 /* in the byte behind the identification */
+
+/* ---- ECN (RFC 3168) -------------------------------------------------------------------------- */
+
+/* The two low bits of the IPv4 TOS and the IPv6 traffic class. */
+enum {
+	ECN_MASK = 3,
+	ECN_ECT0 = 2, /* the sender answers marks */
+	ECN_CE = 3,   /* congestion experienced */
+};
 
 /* ---- GIDs ---------------------------------------------------------------------------------- */
 

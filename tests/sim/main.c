@@ -11,11 +11,12 @@
 
 static const char usage[] =
 	"usage: sim [--type rc|uc|ud] [--seeds FROM-TO] [--seed N] [--trace]\n"
-	"           [--loss P] [--dup P] [--reorder P] [--corrupt P] [--ops N]\n"
+	"           [--loss P] [--dup P] [--reorder P] [--corrupt P] [--ops N] [--within MS]\n"
 	"\n"
 	"Runs two transport engines over a channel that does harm, in virtual time, once for each\n"
 	"seed, and checks data, order and completions. P is a probability for each packet, 0.05\n"
-	"unless said. --trace prints every packet of the seed.\n";
+	"unless said. --within: of virtual time, which the last completion of a seed may take on\n"
+	"average. --trace prints every packet of the seed.\n";
 
 /* What runs just now, for the crash handler. */
 static char running[96];
@@ -102,6 +103,7 @@ static void print_totals(void)
 		{"timeouts", c->timeouts},
 		{"sequence NAKs", c->seq_nak_received},
 		{"RNR NAKs", c->rnr_nak_received},
+		{"ms of virtual time until the last CQE", totals.time / MS},
 	};
 
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
@@ -120,6 +122,7 @@ int main(int argc, char **argv)
 		{"reorder", required_argument, NULL, 'r'},
 		{"corrupt", required_argument, NULL, 'c'},
 		{"ops", required_argument, NULL, 'o'},
+		{"within", required_argument, NULL, 'w'},
 		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
@@ -133,7 +136,7 @@ int main(int argc, char **argv)
 	};
 	static const char *const names[] = {
 		[IBV_QPT_RC] = "rc", [IBV_QPT_UC] = "uc", [IBV_QPT_UD] = "ud"};
-	uint64_t from = 1, to = 2000, passed = 0, failed = 0;
+	uint64_t from = 1, to = 2000, passed = 0, failed = 0, within = 0;
 	char reason[200];
 	int c;
 
@@ -177,6 +180,9 @@ int main(int argc, char **argv)
 				return 2;
 			}
 			break;
+		case 'w':
+			within = whole_number("within", optarg);
+			break;
 		case 'h':
 			fputs(usage, stdout);
 			return 0;
@@ -208,6 +214,10 @@ int main(int argc, char **argv)
 	/* 1 in 8,192 may get past; see packet_check(). */
 	if (totals.icrc_missed > 10 + totals.corrupted / 2000) {
 		puts("the ICRC check let too many corrupted packets through");
+		failed++;
+	}
+	if (within && totals.time / MS / (to - from + 1) >= within) {
+		puts("it took too long in virtual time");
 		failed++;
 	}
 	printf("%llu passed, %llu failed\n", (unsigned long long)passed,

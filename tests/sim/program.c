@@ -775,6 +775,7 @@ static uint32_t poll_cqs(struct program *g, struct host *h)
 		if (!send && !client_poll(&g->recv_cq[h->id], &cqe))
 			break;
 		n++;
+		g->world.last_cqe = g->world.now;
 		if (cqe.qp_index >= 2 * g->pairs || cqe.qp_index % 2 != h->id) {
 			world_fail(&g->world, "a completion for QP index %u", cqe.qp_index);
 			break;

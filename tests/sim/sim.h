@@ -108,11 +108,12 @@ struct world {
 	struct rng prog; /* the program's */
 	struct host host[2];
 	uint64_t delay;		    /* of the channel, ns */
-	uint32_t max_train, window; /* bytes */
+	uint32_t max_train, window, budget; /* bytes */
 	double merge;		    /* probability that a packet that could join a train does */
 	double busy;		    /* probability that a port takes nothing just now */
 	uint32_t in_flight;	    /* packets sent and not handed to an engine yet */
 	uint64_t steps;
+	uint64_t last_cqe; /* ns: when a completion was seen last */
 	char failure[200]; /* the first thing that went wrong; empty: nothing yet */
 };
 
@@ -122,6 +123,7 @@ struct totals {
 	uint64_t corrupted;
 	uint64_t icrc_missed; /* corrupted packets the ICRC check took for good */
 	struct engine_counters engine;
+	uint64_t time; /* ns of virtual time until the last completion, of all seeds */
 };
 extern struct totals totals;
 

@@ -9,6 +9,7 @@
 
 #define MAX_PACKET (WIRE_MAX_HEADERS + WIRE_MAX_MTU + ICRC_LEN)
 #define BOUNCE 16384
+#define START (1000 * MS) /* the clock did not begin today */
 /* Rounds of an engine at one point of time: more is a livelock. */
 #define MAX_ROUNDS 100000
 /* A QP with fewer retries left than this has its packets spared; see spared(). */
@@ -665,6 +666,7 @@ static void sim_route(struct engine *e, const struct device *dev, struct path *p
 	path->route = ROUTE_UDP;
 	path->max_train = h->world->max_train;
 	path->window = h->world->window;
+	path->budget = h->world->budget;
 }
 
 static void sim_qp_event(struct engine *e, struct qp *qp, enum ibv_event_type type)
@@ -742,10 +744,11 @@ void world_init(struct world *w, uint64_t seed, const struct options *opt)
 	w->prog.state = seed * 2 + 1;
 	rng_next(&w->net);
 	rng_next(&w->prog);
-	w->now = 1000 * MS; /* of a clock that did not begin today */
+	w->now = START;
 	w->delay = 1 * US + rng_next(r) % (rng_below(r, 2) ? 5 * US : 200 * US);
 	w->max_train = max_trains[rng_below(r, 4)];
 	w->window = 16384u << rng_below(r, 4);
+	w->budget = w->window * rng_below(r, 4); /* 0: none */
 	w->merge = rng_below(r, 3) / 2.0;
 	w->busy = rng_below(r, 4) ? 0 : 0.2;
 	host_init(w, 0);
@@ -780,6 +783,8 @@ void world_fini(struct world *w)
 		pthread_mutex_destroy(&h->dev.atomic_lock);
 		spare_mm[i] = h->mm;
 	}
+	if (w->last_cqe)
+		totals.time += w->last_cqe - START;
 	timer_heap_free(&w->events);
 	free_packets = NULL;
 	for (struct packet *p = all_packets; p; p = p->all)

@@ -341,6 +341,35 @@ START_TEST(frame_macs)
 }
 END_TEST
 
+/* A CNP as scapy 2.5 builds it (contrib.roce.cnp(), MigReq set), from 192.0.2.1 to 192.0.2.2. */
+START_TEST(congestion_notification)
+{
+	static const uint8_t built[] = {
+		0x81, 0x40, 0xff, 0xff, 0x40, 0x12, 0x34, 0x56, 0, 0, 0,    0,	  0,	0,    0,   0,
+		0,    0,    0,	  0,	0,    0,    0,	  0,	0, 0, 0,    0,	  0xbe, 0xff, 0x2a, 0x9e,
+	};
+	struct icrc_address addr = {.src_port = 4791,
+				    .dst_port = 4791,
+				    .src = {192, 0, 2, 1},
+				    .dst = {192, 0, 2, 2}};
+	struct wire_packet pkt;
+	uint8_t buf[WIRE_MAX_HEADERS];
+
+	ck_assert_int_eq(wire_decode(built, sizeof(built), &pkt), 0);
+	ck_assert_uint_eq(wire_opcodes[pkt.opcode].kind, KIND_CNP);
+	ck_assert_int_eq(wire_opcode_for(WIRE_CNP, KIND_CNP, OPF_FIRST | OPF_LAST), 0x81);
+	ck_assert(pkt.becn && !pkt.fecn && !pkt.ackreq);
+	ck_assert_uint_eq(pkt.dest_qpn, 0x123456);
+	ck_assert_uint_eq(pkt.psn, 0);
+	ck_assert_uint_eq(pkt.payload_len, 0);
+	ck_assert_uint_eq(wire_encode(buf, &pkt), sizeof(built) - ICRC_LEN);
+	ck_assert_int_eq(memcmp(buf, built, sizeof(built) - ICRC_LEN), 0);
+	ck_assert(icrc_check(&addr, 0, built, sizeof(built)));
+	/* 16 reserved bytes, no more, no less. */
+	ck_assert_int_ne(wire_decode(built, sizeof(built) - 4, &pkt), 0);
+}
+END_TEST
+
 START_TEST(psn_arithmetic)
 {
 	ck_assert_int_eq(psn_diff(0, PSN_MASK), 1);
@@ -372,6 +401,7 @@ int main(void)
 	tcase_add_test(t, icrc_any_identification);
 	tcase_add_test(t, frame_vectors);
 	tcase_add_test(t, frame_macs);
+	tcase_add_test(t, congestion_notification);
 	tcase_add_test(t, psn_arithmetic);
 	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);
