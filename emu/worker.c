@@ -374,6 +374,12 @@ static void worker_route(struct engine *e, const struct device *dev, struct path
 		udp_port_route(w->udp, dev, path);
 }
 
+/* engine_ops.time */
+static uint64_t worker_time(struct engine *e)
+{
+	return host_now();
+}
+
 /* engine_ops.qp_event */
 static void worker_qp_event(struct engine *e, struct qp *qp, enum ibv_event_type type)
 {
@@ -416,6 +422,7 @@ static const struct engine_ops worker_engine_ops = {
 	.cq_error = worker_cq_error,
 	.srq_limit = worker_srq_limit,
 	.cq_event = worker_cq_event,
+	.time = worker_time,
 	.find_device = worker_find_device,
 	.fault_rx = verbs_fault_rx,
 	.fault_request = verbs_fault_request,

@@ -74,7 +74,7 @@ static void rnr_nak(struct qp *qp, const struct train *t)
 	requester_seek(qp, t->psn);
 	r->rnr_wait = true;
 	r->rnr_deadline =
-		qp->engine->now + rnr_timer_10us[AETH_VALUE(t->aeth.syndrome)] * UINT64_C(10000);
+		engine_time(qp->engine) + rnr_timer_10us[AETH_VALUE(t->aeth.syndrome)] * UINT64_C(10000);
 	timer_arm(&qp->engine->timers, &qp->timer, r->rnr_deadline);
 }
 

@@ -376,6 +376,8 @@ void congestion_acknowledged(struct qp *qp)
 		uint64_t rtt = qp->engine->now - c->rtt_begin;
 
 		c->rtt = c->rtt ? (7 * c->rtt + rtt) / 8 : rtt;
+		if (c->rtt == 0)
+			c->rtt = 1; /* within one round: known all the same */
 		c->rtt_begin = 0;
 	}
 	congestion_update(qp);

@@ -128,6 +128,11 @@ struct engine_ops {
 	void (*srq_limit)(struct engine *e, struct srq *srq);
 	/* A completion event is due on the CQ's channel. */
 	void (*cq_event)(struct engine *e, struct cq *cq);
+	/*
+	 * @return the time, ns, this very moment: engine.now is that of the round's beginning, too
+	 * early to begin a wait that must not be short. Without it, the two are the same.
+	 */
+	uint64_t (*time)(struct engine *e);
 	/* @return the device that has the GID, or NULL. Without it, what reaches no QP is counted
 	 * nowhere. */
 	const struct device *(*find_device)(struct engine *e, const uint8_t gid[16]);
@@ -237,6 +242,12 @@ void engine_get_counters(const struct engine *e, struct engine_counters *c);
  * @count: 0 to t->count
  */
 void engine_not_sent(struct engine *e, const struct train *t, uint32_t count);
+
+/* @return ns: when a wait that begins now begins */
+static inline uint64_t engine_time(struct engine *e)
+{
+	return e->ops->time ? e->ops->time(e) : e->now;
+}
 
 /* @return when engine_run() is due without other cause: ns, UINT64_MAX if never */
 static inline uint64_t engine_deadline(const struct engine *e)

@@ -85,6 +85,7 @@ struct requester {
 	uint64_t deadline;	  /* ns: when the oldest unacknowledged packet times out */
 	uint64_t probe_at;	  /* ns: when it is sent again on suspicion */
 	uint64_t probe_after;	  /* ns: the time before that */
+	uint8_t probes;		  /* sent since the last answer */
 	uint64_t stalled_at;	  /* ns: when an answer was missed first; 0: none is */
 	uint64_t rnr_deadline;	  /* ns */
 	struct send_entry *entry; /* sq_depth of them, by SQ index */

@@ -28,9 +28,12 @@
 
 /*
  * Without an answer for this long, or four round trips, something is sent again on suspicion: the
- * last packets may be lost, which no NAK tells. It costs no retry; the time doubles each time.
+ * last packets may be lost, which no NAK tells. It costs no retry; the time doubles each time. Only
+ * a peer that has answered before is suspected, and not more often than this until it does again:
+ * to who is not there, what is sent is what the retry count says.
  */
 #define MIN_PROBE_NS UINT64_C(1000000)
+#define MAX_PROBES 3
 
 /* After so long without an answer what is under way counts for nothing. */
 #define SILENCE_NS UINT64_C(500000000)
@@ -106,7 +109,9 @@ static void arm_timer(struct qp *qp)
 static void restart_deadline(struct qp *qp)
 {
 	struct requester *r = &qp->req;
-	uint64_t now = qp->engine->now, ns = ack_timeout(qp);
+	uint64_t ns = ack_timeout(qp);
+	/* While the timer runs, ACKs come and go: how long this round has taken is nothing then. */
+	uint64_t now = timer_armed(&qp->timer) ? qp->engine->now : engine_time(qp->engine);
 
 	r->deadline = ns != 0 ? now + ns : UINT64_MAX;
 	r->probe_after = 4 * qp->cong.rtt > MIN_PROBE_NS ? 4 * qp->cong.rtt : MIN_PROBE_NS;
@@ -172,10 +177,12 @@ static void probe(struct qp *qp)
 	if (r->send_psn == r->una_psn)
 		return;
 	/* Without a timeout nothing is sent again but what the peer asks for. */
-	if (qp->attr.timeout != 0)
+	if (qp->attr.timeout != 0 && qp->cong.rtt != 0 && r->probes < MAX_PROBES) {
+		r->probes++;
 		start_over(qp);
-	else
+	} else {
 		stall(qp);
+	}
 }
 
 void requester_timer(struct timer *t, uint64_t now)
@@ -601,6 +608,7 @@ void requester_progress(struct qp *qp, uint32_t psn)
 	r->una_psn = psn;
 	r->resent = false;
 	r->stalled_at = 0;
+	r->probes = 0;
 	qp->cong.silent = false;
 	r->retry_left = qp->attr.retry_cnt;
 	r->rnr_left = qp->attr.rnr_retry;
