@@ -333,8 +333,8 @@ static bool may_begin(struct qp *qp)
 	waiting = prod - r->begun;
 	if (waiting == 0)
 		return false;
-	if (prod - r->una > qp->p.sq_depth) {
-		/* The client overwrote what it had posted. */
+	if (waiting > qp->p.sq_depth - (r->begun - r->una)) {
+		/* The client overwrote what it had posted, or took it back. */
 		qp_error(qp, IBV_EVENT_QP_FATAL);
 		return false;
 	}

@@ -67,7 +67,7 @@ bool ud_run(struct qp *qp)
 		waiting = vernic_load_acquire(&qp->p.ring->sq_prod) - r->begun;
 		if (waiting == 0 || r->next != r->begun)
 			return false;
-		if (waiting + (r->begun - r->una) > qp->p.sq_depth) {
+		if (waiting > qp->p.sq_depth - (r->begun - r->una)) {
 			qp_error(qp, IBV_EVENT_QP_FATAL);
 			return false;
 		}
