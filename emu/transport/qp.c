@@ -264,9 +264,12 @@ static void flush_done(struct dma *dma, struct dma_op *op, int error)
 	struct requester *r = &qp->req;
 	uint32_t prod, left;
 
-	if (op->epoch != qp->epoch || (qp->state != IBV_QPS_ERR && qp->state != IBV_QPS_SQE))
+	if (op->epoch != qp->epoch)
 		return;
 	qp->flushing = false;
+	/* Of SQE, and the QP went to ERR meanwhile: the flush of that comes behind what it accepted. */
+	if (qp->state != (enum ibv_qp_state)op->arg[0])
+		return;
 	prod = vernic_load_acquire(&qp->p.ring->sq_prod);
 	left = prod - r->una;
 	for (left = left <= qp->p.sq_depth ? left : qp->p.sq_depth; left; left--) {
@@ -303,6 +306,7 @@ void qp_flush(struct qp *qp)
 	op->done = flush_done;
 	op->qp = qp;
 	op->epoch = qp->epoch;
+	op->arg[0] = qp->state;
 }
 
 void qp_error(struct qp *qp, int event)
@@ -312,6 +316,7 @@ void qp_error(struct qp *qp, int event)
 	set_state(qp, IBV_QPS_ERR);
 	timer_disarm(&qp->engine->timers, &qp->timer);
 	congestion_detach(qp);
+	qp->flushing = false; /* one of SQE does not do */
 	qp_flush(qp);
 	if (event >= 0)
 		qp->engine->ops->qp_event(qp->engine, qp, (enum ibv_event_type)event);
