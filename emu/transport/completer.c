@@ -232,8 +232,7 @@ static void read_response_rx(struct qp *qp, struct train *t)
 	uint32_t index, packet, offset, left;
 
 	/* Only the last packet of a message may be short (IBTA 9.7.6.1.4). */
-	if (t->payload.len > (uint64_t)t->count * qp->mtu ||
-	    (t->count > 1 && t->payload.len <= (t->count - 1) * qp->mtu))
+	if (t->payload.len > (uint64_t)t->count * qp->mtu || (t->count > 1 && t->mtu != qp->mtu))
 		return;
 	entry = expected(qp, t, &index);
 	if (!entry || entry->kind != KIND_READ_REQUEST)

@@ -53,7 +53,8 @@ const struct counter_info hw_counters[] = {
 	FIELD(rp_cnp_handled, "congestion notification packets received and obeyed"),
 	/* Vernic's own */
 	FIELD(rx_malformed, "packets dropped for their headers or length; of a port, not of a QP"),
-	FIELD(rx_dropped, "packets dropped: no such QP, state, type, keys; UD: no receive"),
+	FIELD(rx_dropped,
+	      "packets dropped: no such QP, state, type, keys; UC: messages in error; UD: no receive"),
 	FIELD(retransmitted_pkts, "packets sent again; of READs, packets asked for again"),
 	FIELD(completions, "CQEs written"),
 };

@@ -799,8 +799,11 @@ void responder_rx(struct qp *qp, struct train *t)
 {
 	bool rc = qp->p.type == IBV_QPT_RC;
 
-	if (!(rc ? check_psn(qp, t) : check_psn_uc(qp, t)))
+	if (!(rc ? check_psn(qp, t) : check_psn_uc(qp, t))) {
+		if (!rc)
+			qp->counters.rx_dropped += t->count;
 		return;
+	}
 	if (check_op_seq(qp, t) && check_length(qp, t)) {
 		if (rc && qp->engine->faults)
 			execute_faulty(qp, t);
@@ -811,9 +814,12 @@ void responder_rx(struct qp *qp, struct train *t)
 	} else {
 		qp->resp.kind = KIND_NONE;
 	}
+	if (rc)
+		return;
 	/* UC: accepted or not, the next packet is the next one. */
-	if (!rc)
-		qp->resp.epsn = psn_add(t->psn, t->count);
+	if (qp->resp.epsn == t->psn && qp_receives(qp))
+		qp->counters.rx_dropped += t->count;
+	qp->resp.epsn = psn_add(t->psn, t->count);
 }
 
 /* Where the bytes of a WRITE in sequence go, but for the first skip. @return whether they may */

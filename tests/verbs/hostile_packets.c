@@ -6,13 +6,9 @@
  *
  * The device has ADDRESS; this program is also its peer, at PEER. Arguments: seed, seconds.
  */
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <stdbool.h>
-
 #include "honest.h"
+#include "peer.h"
 #include "raw.h"
-#include "wire/wire.h"
 
 #define ADDRESS "127.77.0.1"
 #define PEER "127.77.0.2"
@@ -28,24 +24,13 @@ struct target {
 struct attack {
 	struct env e;
 	struct ibv_mr *mr;
-	union ibv_gid peer;
+	struct peer peer;
 	struct target target[QPS];
 	uint64_t seed;
-	int fd; /* at PEER:4791 */
-	struct sockaddr_in to;
-	struct icrc_address icrc;
 };
 
 static const enum ibv_qp_type types[QPS] = {IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
 					    IBV_QPT_RC};
-
-static union ibv_gid gid_of(const char *address)
-{
-	union ibv_gid gid = {.raw = {[10] = 0xff, [11] = 0xff}};
-
-	CHECK_EQ(inet_pton(AF_INET, address, gid.raw + 12), 1);
-	return gid;
-}
 
 /* Brings a QP to RTR or RTS, the peer being us. */
 static void revive(struct attack *a, struct target *t)
@@ -67,7 +52,7 @@ static void revive(struct attack *a, struct target *t)
 		.rnr_retry = 7,
 		.ah_attr = {.is_global = 1,
 			    .port_num = 1,
-			    .grh = {.dgid = a->peer, .sgid_index = 1, .hop_limit = 64}}};
+			    .grh = {.dgid = a->peer.gid, .sgid_index = 1, .hop_limit = 64}}};
 	struct ibv_sge in = {(uintptr_t)a->e.buf + REGION, REGION, a->mr->lkey};
 	struct ibv_send_wr wr = {.sg_list = &in,
 				 .num_sge = 1,
@@ -184,37 +169,32 @@ static void send_one(struct attack *a)
 	struct target *t = &a->target[raw_below(&a->seed, QPS)];
 	uint8_t buf[2048] = {0};
 	size_t len = build(a, t, buf);
-	uint32_t icrc;
+	uint32_t change = 0;
 
 	if (raw_below(&a->seed, 60) == 0)
 		buf[raw_below(&a->seed, (uint32_t)len)] ^= (uint8_t)raw_random(&a->seed);
 	if (raw_below(&a->seed, 60) == 0)
 		len = raw_below(&a->seed, (uint32_t)len + 1);
-	icrc = icrc_compute(&a->icrc, 0, buf, len);
 	if (raw_below(&a->seed, 30) == 0)
-		icrc ^= 1u << raw_below(&a->seed, 32);
-	for (int i = 0; i < ICRC_LEN; i++)
-		buf[len + (size_t)i] = (uint8_t)(icrc >> 8 * i);
+		change = 1u << raw_below(&a->seed, 32);
 	if (len < BTH_LEN)
-		len -= len < ICRC_LEN ? len : ICRC_LEN;
-	sendto(a->fd, buf, len + ICRC_LEN, MSG_DONTWAIT, (struct sockaddr *)&a->to, sizeof(a->to));
+		peer_send_raw(&a->peer, buf, len);
+	else
+		peer_send(&a->peer, buf, len, change);
 	/* What it answers is of no interest. */
-	while (recv(a->fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+	while (recv(a->peer.fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
 		;
 }
 
 static void attack_open(struct attack *a)
 {
-	struct sockaddr_in from = {.sin_family = AF_INET, .sin_port = htons(ROCE_UDP_PORT)};
-	int discover = IP_PMTUDISC_DO;
-
 	env_open(&a->e);
 	/* Only the part in the middle. */
 	a->mr = ibv_reg_mr(a->e.pd, a->e.buf + REGION, REGION,
 			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	CHECK(a->mr);
-	a->peer = gid_of(PEER);
+	peer_open(&a->peer, PEER, ADDRESS);
 	for (unsigned int i = 0; i < QPS; i++) {
 		struct ibv_qp_init_attr init = env_qp_attr(&a->e);
 
@@ -224,16 +204,6 @@ static void attack_open(struct attack *a)
 		CHECK(a->target[i].qp);
 		revive(a, &a->target[i]);
 	}
-	a->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	CHECK(a->fd >= 0);
-	CHECK_EQ(setsockopt(a->fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof(discover)), 0);
-	from.sin_addr.s_addr = inet_addr(PEER);
-	CHECK_EQ(bind(a->fd, (struct sockaddr *)&from, sizeof(from)), 0);
-	a->to = from;
-	a->to.sin_addr.s_addr = inet_addr(ADDRESS);
-	a->icrc.src_port = a->icrc.dst_port = ROCE_UDP_PORT;
-	memcpy(a->icrc.src, &from.sin_addr, 4);
-	memcpy(a->icrc.dst, &a->to.sin_addr, 4);
 }
 
 int main(int argc, char **argv)
@@ -270,6 +240,6 @@ int main(int argc, char **argv)
 	CHECK(status_sum("tx_datagrams") > 0);
 	CHECK_EQ(ibv_dereg_mr(a.mr), 0);
 	env_close(&a.e);
-	close(a.fd);
+	close(a.peer.fd);
 	return 0;
 }
