@@ -56,6 +56,21 @@ static bool acknowledge(struct qp *qp, uint32_t psn)
 	return false;
 }
 
+/*
+ * The WQE that psn belongs to fails with status once everything before it has completed: a response
+ * that came just before may not be in place yet.
+ */
+static void fail_wqe(struct qp *qp, uint32_t psn, enum ibv_wc_status status)
+{
+	uint32_t index;
+	struct send_entry *entry = requester_entry(qp, psn, &index);
+
+	if (!entry)
+		return;
+	entry->status = (uint8_t)status;
+	requester_advance(qp);
+}
+
 /* The responder had no receive: waits as long as it says, then sends again. */
 static void rnr_nak(struct qp *qp, const struct train *t)
 {
@@ -66,11 +81,16 @@ static void rnr_nak(struct qp *qp, const struct train *t)
 		return;
 	if (r->rnr_left == 0) {
 		qp->counters.retry_rnr_exceeded_err++;
-		requester_fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+		fail_wqe(qp, t->psn, IBV_WC_RNR_RETRY_EXC_ERR);
 		return;
 	}
 	if (qp->attr.rnr_retry != 7)
 		r->rnr_left--;
+	/*
+	 * It came through: a sequence NAK that responders may send for what followed it (Linux's
+	 * rxe does), and that comes when the wait is over, is no second one without progress.
+	 */
+	r->resent = false;
 	requester_seek(qp, t->psn);
 	r->rnr_wait = true;
 	r->rnr_deadline =
@@ -91,7 +111,7 @@ static void sequence_nak(struct qp *qp)
 		/* A second time for the same PSN, with no progress: it counts as a retry. */
 		if (r->retry_left == 0) {
 			qp->counters.retry_exceeded_err++;
-			requester_fail(qp, IBV_WC_RETRY_EXC_ERR);
+			fail_wqe(qp, r->una_psn, IBV_WC_RETRY_EXC_ERR);
 			return;
 		}
 		r->retry_left--;
@@ -103,7 +123,7 @@ static void sequence_nak(struct qp *qp)
 	requester_seek(qp, r->una_psn);
 }
 
-/* A NAK other than RNR: a packet is missing, or the WQE at una has failed for good. */
+/* A NAK other than RNR: a packet is missing, or a WQE has failed for good. */
 static void negative(struct qp *qp, const struct train *t)
 {
 	static const uint8_t status[] = {
@@ -122,7 +142,7 @@ static void negative(struct qp *qp, const struct train *t)
 		return; /* reserved: ignored */
 	qp->counters.req_remote_access_errors += code == NAK_REMOTE_ACCESS;
 	qp->counters.req_remote_invalid_request += code == NAK_INVALID_REQUEST;
-	requester_fail(qp, status[code]);
+	fail_wqe(qp, t->psn, status[code]);
 }
 
 /* An ACK, or a NAK of any kind. */
@@ -243,7 +263,7 @@ static void read_response_rx(struct qp *qp, struct train *t)
 	offset = packet * qp->mtu;
 	left = entry->length - offset;
 	if (t->payload.len != (packet + t->count == entry->packets ? left : t->count * qp->mtu)) {
-		requester_fail(qp, IBV_WC_BAD_RESP_ERR);
+		fail_wqe(qp, t->psn, IBV_WC_BAD_RESP_ERR);
 		return;
 	}
 	requester_progress(qp, psn_add(t->psn, t->count));

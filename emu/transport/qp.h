@@ -135,6 +135,7 @@ struct responder {
 	bool have_wqe;	 /* wqe holds a receive taken for it */
 	bool nak_sent;	 /* one NAK for each gap */
 	bool failed;	 /* a NAK ended it: what was accepted behind the failure is flushed */
+	bool refused;	 /* a NAK ended it: what was accepted before is still answered */
 	uint32_t offset; /* bytes of the message so far */
 	uint64_t va;	 /* WRITE: address of the message */
 	uint32_t rkey;

@@ -71,6 +71,12 @@ static void owe_nak(struct qp *qp, uint8_t syndrome)
 	owe_ack(qp);
 }
 
+/* Whether READs and atomics accepted are answered: those in front of a refused request are, too. */
+static bool answers(const struct qp *qp)
+{
+	return qp_receives(qp) || (qp->state == IBV_QPS_ERR && qp->resp.refused);
+}
+
 void responder_acknowledge(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
@@ -78,7 +84,7 @@ void responder_acknowledge(struct qp *qp)
 
 	if (!r->ack_owed || qp->state == IBV_QPS_RESET)
 		return;
-	if (r->job_head != r->job_tail && qp_receives(qp))
+	if (r->job_head != r->job_tail && answers(qp))
 		return; /* responder_run() sends it behind the responses */
 	r->ack_owed = false;
 	qp_fill_train(qp, &t, KIND_ACK);
@@ -196,6 +202,7 @@ static void in_place(struct qp *qp, uint32_t psn, uint32_t msn)
 static void memory_failed(struct qp *qp, uint32_t psn)
 {
 	qp->resp.failed = true;
+	qp->resp.refused = false;
 	if (qp->p.type == IBV_QPT_RC) {
 		owe_nak(qp, AETH_NAK | NAK_REMOTE_OPERATION);
 		qp->resp.nak_psn = psn;
@@ -254,12 +261,17 @@ static void fail_recv(struct qp *qp, enum ibv_wc_status status, enum aeth_nak na
 	responder_fill_cqe(qp, &op->cqe);
 	op->cqe.status = status;
 	r->have_wqe = false;
-	if (qp->p.type == IBV_QPT_RC)
+	if (qp->p.type == IBV_QPT_RC) {
+		r->refused = true;
 		owe_nak(qp, AETH_NAK | nak);
+	}
 	qp_error(qp, event);
 }
 
-/* Ends the connection with a NAK (class B and C errors, IBTA 9.9.3); UC drops the message. */
+/*
+ * Ends the connection with a NAK (class B and C errors, IBTA 9.9.3), behind the answers of what was
+ * accepted before; UC drops the message.
+ */
 static void refuse(struct qp *qp, enum aeth_nak code, int event)
 {
 	qp->counters.resp_remote_access_errors += code == NAK_REMOTE_ACCESS;
@@ -267,6 +279,7 @@ static void refuse(struct qp *qp, enum aeth_nak code, int event)
 		qp->resp.kind = KIND_NONE;
 		return;
 	}
+	qp->resp.refused = true;
 	owe_nak(qp, AETH_NAK | code);
 	qp_error(qp, event);
 }
@@ -706,7 +719,7 @@ static void atomic_done(struct dma *dma, struct dma_op *op, int error)
 	uint64_t value, orig;
 	int err;
 
-	if (op->epoch != qp->epoch || r->failed || !qp_receives(qp))
+	if (op->epoch != qp->epoch || r->failed || !answers(qp))
 		return;
 	job = &r->job[op->arg[ARG_JOB] % RESPONDER_JOBS];
 	pthread_mutex_lock(&qp->p.dev->atomic_lock);
@@ -888,6 +901,7 @@ static int64_t send_response(struct qp *qp, struct response_job *job)
 		if (mr_resolve(qp->p.pd, job->rkey, job->va + job->sent, len,
 			       IBV_ACCESS_REMOTE_READ, t.payload.seg)) {
 			/* Deregistered since it was asked for. */
+			qp->resp.refused = false;
 			owe_nak(qp, AETH_NAK | NAK_REMOTE_ACCESS);
 			qp->resp.nak_psn = t.psn;
 			qp_error(qp, IBV_EVENT_QP_ACCESS_ERR);
@@ -922,7 +936,7 @@ bool responder_run(struct qp *qp)
 	for (uint32_t trains = 0; r->job_head != r->job_tail; trains++) {
 		struct response_job *job = &r->job[r->job_head % RESPONDER_JOBS];
 
-		if (!qp_receives(qp)) {
+		if (!answers(qp)) {
 			r->job_head = r->job_tail;
 			r->job_fresh = 0;
 			break;
