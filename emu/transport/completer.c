@@ -67,6 +67,7 @@ static void fail_wqe(struct qp *qp, uint32_t psn, enum ibv_wc_status status)
 
 	if (!entry)
 		return;
+	requester_seek(qp, psn); /* nothing behind it is sent any more */
 	entry->status = (uint8_t)status;
 	requester_advance(qp);
 }
