@@ -40,7 +40,8 @@ static bool acknowledge(struct qp *qp, uint32_t psn)
 
 		if (psn_diff(psn, entry->first_psn) <= 0)
 			break;
-		if (kind_has_response(entry->kind) && psn_diff(end, r->una_psn) > 0) {
+		if (kind_has_response(entry->kind) && psn_diff(end, r->una_psn) > 0 &&
+		    !MUTATION(response_not_awaited)) {
 			to = psn_diff(entry->first_psn, r->una_psn) > 0 ? entry->first_psn
 									: r->una_psn;
 			break;
@@ -68,6 +69,8 @@ static void fail_wqe(struct qp *qp, uint32_t psn, enum ibv_wc_status status)
 	if (!entry)
 		return;
 	requester_seek(qp, psn); /* nothing behind it is sent any more */
+	if (MUTATION(failed_out_of_turn))
+		requester_fail(qp, status);
 	entry->status = (uint8_t)status;
 	requester_advance(qp);
 }
@@ -121,7 +124,7 @@ static void sequence_nak(struct qp *qp)
 	qp->counters.completer_retry_err++;
 	r->window = r->window / 2 > 4 * qp->mtu ? r->window / 2 : 4 * qp->mtu;
 	congestion_lost(qp, BUDGET_OUT);
-	requester_seek(qp, r->una_psn);
+	requester_seek(qp, psn_add(r->una_psn, MUTATION(nak_wrong_psn)));
 }
 
 /* A NAK other than RNR: a packet is missing, or a WQE has failed for good. */
@@ -157,7 +160,7 @@ static void ack_rx(struct qp *qp, const struct train *t)
 		return;
 	if (class == AETH_ACK) {
 		if (psn_diff(t->psn, r->una_psn) >= 0)
-			acknowledge(qp, psn_add(t->psn, 1));
+			acknowledge(qp, psn_add(t->psn, MUTATION(ack_one_too_many) ? 2 : 1));
 		return;
 	}
 	if (psn_diff(t->psn, r->una_psn) < 0)
@@ -262,6 +265,8 @@ static void read_response_rx(struct qp *qp, struct train *t)
 	if (packet + t->count > entry->packets)
 		return;
 	offset = packet * qp->mtu;
+	if (MUTATION(read_wrong_offset) && packet)
+		offset -= qp->mtu;
 	left = entry->length - offset;
 	if (t->payload.len != (packet + t->count == entry->packets ? left : t->count * qp->mtu)) {
 		fail_wqe(qp, t->psn, IBV_WC_BAD_RESP_ERR);

@@ -8,6 +8,13 @@
 
 #include "qp.h"
 
+/* Deliberate defects, which the simulator of the tests compiles in: it must find each of them. */
+#ifdef TRANSPORT_MUTATIONS
+#include "mutations.h"
+#else
+#define MUTATION(name) false
+#endif
+
 /* One round of a QP's requester, and of its responder, sends at most this before others' turn. */
 #define RUN_BYTES (512u << 10)
 #define RUN_TRAINS 128u

@@ -164,7 +164,8 @@ static void timed_out(struct qp *qp)
 	}
 	r->retry_left--;
 	start_over(qp);
-	restart_deadline(qp);
+	if (!MUTATION(timer_forgotten))
+		restart_deadline(qp);
 }
 
 /* No answer for a while, but no timeout yet. */
@@ -339,7 +340,7 @@ static bool may_begin(struct qp *qp)
 		return false;
 	}
 	memcpy(&flags, SLOT(qp, r->begun) + offsetof(struct vernic_send_wqe, flags), sizeof(flags));
-	return !(flags & IBV_SEND_FENCE) || r->rd_entries == 0;
+	return !(flags & IBV_SEND_FENCE) || r->rd_entries == 0 || MUTATION(fence_ignored);
 }
 
 /* ---- sending ------------------------------------------------------------------------------- */
@@ -363,7 +364,7 @@ static uint32_t window_room(const struct qp *qp, uint32_t want)
 	uint32_t room = r->window / qp->mtu;
 	uint32_t in_flight = (uint32_t)psn_diff(r->send_psn, r->una_psn);
 
-	if (qp->p.type == IBV_QPT_UC)
+	if (qp->p.type == IBV_QPT_UC || MUTATION(window_ignored))
 		return want;
 	if (room == 0)
 		room = 1;
@@ -383,7 +384,7 @@ static bool rd_room(struct qp *qp)
 	while (r->rd_head != r->rd_tail &&
 	       psn_diff(r->rd_end[r->rd_head % VERNIC_MAX_RD_ATOMIC], r->una_psn) <= 0)
 		r->rd_head++;
-	return r->rd_tail - r->rd_head < qp->attr.max_rd_atomic;
+	return r->rd_tail - r->rd_head < qp->attr.max_rd_atomic || MUTATION(rd_limit_ignored);
 }
 
 /* Moves the cursor behind packets that are sent now. @entry: they are of this WQE */
@@ -524,7 +525,7 @@ static bool send_some(struct qp *qp)
 		struct vernic_send_wqe wqe;
 		struct send_entry *entry;
 
-		if (!qp_sends(qp) || r->rnr_wait)
+		if (!qp_sends(qp) || (r->rnr_wait && !MUTATION(rnr_wait_ignored)))
 			return false;
 		if (!qp->engine->ops->tx_ready(qp->engine, &qp->path))
 			return true;
@@ -611,7 +612,8 @@ void requester_progress(struct qp *qp, uint32_t psn)
 	r->probes = 0;
 	qp->cong.silent = false;
 	r->retry_left = qp->attr.retry_cnt;
-	r->rnr_left = qp->attr.rnr_retry;
+	if (!MUTATION(rnr_never_restored))
+		r->rnr_left = qp->attr.rnr_retry;
 	/* Doubles with each window acknowledged: what the way takes is the budget's to know. */
 	r->window += packets * qp->mtu;
 	if (r->window > qp->path.window)
@@ -666,7 +668,8 @@ void requester_advance(struct qp *qp)
 		if (psn_diff(psn_add(entry->first_psn, entry->packets), r->una_psn) > 0)
 			break;
 		/* The response's dma operation completes it. */
-		if (kind_has_response(entry->kind) && !entry->placed)
+		if (kind_has_response(entry->kind) && !entry->placed &&
+		    !MUTATION(response_not_awaited))
 			break;
 		requester_complete(qp, NULL);
 	}

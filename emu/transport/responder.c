@@ -74,7 +74,8 @@ static void owe_nak(struct qp *qp, uint8_t syndrome)
 /* Whether READs and atomics accepted are answered: those in front of a refused request are, too. */
 static bool answers(const struct qp *qp)
 {
-	return qp_receives(qp) || (qp->state == IBV_QPS_ERR && qp->resp.refused);
+	return qp_receives(qp) || (qp->state == IBV_QPS_ERR && qp->resp.refused &&
+				   !MUTATION(closed_before_answers));
 }
 
 void responder_acknowledge(struct qp *qp)
@@ -170,6 +171,8 @@ void responder_flush(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
 
+	if (MUTATION(receive_lost))
+		r->have_wqe = false;
 	if (r->have_wqe)
 		flush_one(qp);
 	r->kind = KIND_NONE;
@@ -360,7 +363,8 @@ static bool job_pending(const struct qp *qp, uint32_t psn)
 		const struct response_job *job = &r->job[i % RESPONDER_JOBS];
 		int32_t offset = psn_diff(psn, job->psn);
 
-		if (offset >= 0 && (uint32_t)offset < packets_of(job->length, qp->mtu) &&
+		if (!MUTATION(answered_twice) && offset >= 0 &&
+		    (uint32_t)offset < packets_of(job->length, qp->mtu) &&
 		    job->sent <= (uint32_t)offset * qp->mtu)
 			return true;
 	}
@@ -409,6 +413,13 @@ static void replay_atomic(struct qp *qp, const struct train *t)
 
 	if (job_pending(qp, t->psn))
 		return;
+	if (MUTATION(atomic_twice)) {
+		struct dma_segment seg;
+
+		if (!mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, 8, IBV_ACCESS_REMOTE_ATOMIC,
+				&seg))
+			dma_write_now(qp->engine->dma, seg.mm, seg.addr, &t->atomic.swap_add, 8);
+	}
 	for (uint32_t i = 0; i < VERNIC_MAX_RD_ATOMIC; i++) {
 		struct response_job *job;
 
@@ -455,7 +466,7 @@ static bool check_psn(struct qp *qp, struct train *t)
 	}
 	if (diff > 0) {
 		qp->counters.out_of_sequence += t->count;
-		if (!r->nak_sent) {
+		if (!r->nak_sent && !MUTATION(nak_never_sent)) {
 			qp->counters.out_of_seq_request++;
 			owe_nak(qp, AETH_NAK | NAK_PSN_SEQUENCE);
 		}
@@ -506,6 +517,8 @@ static bool check_op_seq(const struct qp *qp, const struct train *t)
 {
 	const struct responder *r = &qp->resp;
 
+	if (qp->p.type == IBV_QPT_UC && MUTATION(uc_op_seq_ignored))
+		return true;
 	return r->kind == KIND_NONE ? t->first : !t->first && t->kind == r->kind;
 }
 
@@ -562,6 +575,11 @@ static void accept(struct qp *qp, const struct train *t, const struct dma_list *
 	}
 	op->src = t->payload;
 	op->dst = *dst;
+	if (MUTATION(ack_too_early) && flags & DONE_ACK) {
+		in_place(qp, psn_add(r->epsn, PSN_MASK), r->msn);
+		owe_ack(qp);
+		responder_acknowledge(qp);
+	}
 }
 
 /* A train of SEND packets. */

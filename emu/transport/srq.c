@@ -24,7 +24,7 @@ bool srq_take(struct engine *e, struct srq *srq, struct recv_wqe *wqe)
 		memcpy(wqe->sge, p + sizeof(head), wqe->num_sge * sizeof(wqe->sge[0]));
 		srq->cons++;
 		taken = true;
-		if (srq->limit && waiting - 1 < srq->limit) {
+		if (srq->limit && waiting - 1 < srq->limit && !MUTATION(srq_limit_silent)) {
 			srq->limit = 0;
 			limit_reached = true;
 		}

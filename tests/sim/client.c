@@ -11,6 +11,8 @@ static size_t round_up(size_t n, size_t to)
 	return (n + to - 1) / to * to;
 }
 
+/* ---- completion queues ------------------------------------------------------------------- */
+
 /* Makes a CQ. @depth: CQEs, a power of two. @return 0 or -ENOMEM */
 int client_create_cq(struct host *h, struct client_cq *cq, uint32_t depth)
 {
@@ -32,14 +34,25 @@ void client_destroy_cq(struct client_cq *cq)
 	cq->cq.ring = NULL;
 }
 
+/* @return the CQE at an index, or NULL if there is none yet */
+static struct vernic_cqe *cqe_at(struct client_cq *cq, uint32_t index)
+{
+	struct vernic_cqe *slot = &cq->cq.cqe[index & (cq->cq.depth - 1)];
+
+	return vernic_load_acquire(&slot->lap) == (index >> cq->cq.shift) + 1 ? slot : NULL;
+}
+
 bool client_poll(struct client_cq *cq, struct vernic_cqe *cqe)
 {
-	const struct vernic_cqe *slot = &cq->cq.cqe[cq->cons & (cq->cq.depth - 1)];
+	const struct vernic_cqe *slot;
 
-	if (vernic_load_acquire(&slot->lap) != (cq->cons >> cq->cq.shift) + 1)
-		return false;
-	*cqe = *slot;
-	vernic_store_release(&cq->cq.ring->cons, ++cq->cons);
+	do {
+		slot = cqe_at(cq, cq->cons);
+		if (!slot)
+			return false;
+		*cqe = *slot;
+		vernic_store_release(&cq->cq.ring->cons, ++cq->cons);
+	} while (cqe->queue == VERNIC_CQE_NONE);
 	return true;
 }
 
@@ -49,52 +62,116 @@ void client_arm(struct client_cq *cq, uint64_t how)
 	vernic_full_barrier();
 }
 
-/* Makes a QP and its rings. @return 0 or a negative errno */
-int client_create_qp(struct host *h, struct client_qp *qp, enum ibv_qp_type type,
-		     struct client_cq *send_cq, struct client_cq *recv_cq, uint32_t sq_depth,
-		     uint32_t rq_depth, bool sig_all, uint32_t index)
+void client_clean_cq(struct client_cq *cq, uint32_t qp_index, struct client_srq *srq)
+{
+	struct vernic_cqe *cqe;
+
+	for (uint32_t i = cq->cons; (cqe = cqe_at(cq, i)) != NULL; i++) {
+		if (cqe->qp_index != qp_index || cqe->queue == VERNIC_CQE_NONE)
+			continue;
+		if (cqe->queue == VERNIC_CQE_SRQ)
+			client_release_slot(srq, cqe->wqe);
+		cqe->queue = VERNIC_CQE_NONE;
+	}
+}
+
+/* ---- shared receive queues ----------------------------------------------------------------- */
+
+int client_create_srq(struct host *h, struct client_srq *srq)
+{
+	size_t sges = CLIENT_MAX_SGE * sizeof(struct vernic_sge);
+	size_t stride = round_up(sizeof(struct vernic_recv_wqe) + sges, 16);
+	size_t index = sizeof(struct vernic_srq_ring);
+	size_t wqe = round_up(index + SRQ_DEPTH * sizeof(uint32_t), VERNIC_CACHELINE);
+	size_t size = round_up(wqe + SRQ_DEPTH * stride, VERNIC_CACHELINE);
+
+	srq->memory = aligned_alloc(VERNIC_CACHELINE, size);
+	if (!srq->memory)
+		return -ENOMEM;
+	memset(srq->memory, 0, size);
+	srq->host = h;
+	srq->srq = (struct srq){
+		.dev = &h->dev,
+		.pd = &h->pd,
+		.ring = srq->memory,
+		.index = (_Atomic uint32_t *)((char *)srq->memory + index),
+		.wqe = (uint8_t *)srq->memory + wqe,
+		.depth = SRQ_DEPTH,
+		.stride = (uint32_t)stride,
+		.max_sge = CLIENT_MAX_SGE,
+		.max_wr = SRQ_DEPTH,
+	};
+	pthread_spin_init(&srq->srq.lock, PTHREAD_PROCESS_PRIVATE);
+	for (uint32_t i = 0; i < SRQ_DEPTH; i++)
+		srq->free[i] = i * 7 % SRQ_DEPTH; /* in no order */
+	srq->free_count = SRQ_DEPTH;
+	return 0;
+}
+
+void client_destroy_srq(struct client_srq *srq)
+{
+	free(srq->memory);
+	srq->memory = NULL;
+}
+
+uint32_t client_post_srq(struct client_srq *srq, uint64_t wr_id, const struct vernic_sge *sge,
+			 uint32_t num_sge)
+{
+	uint32_t slot = srq->free[--srq->free_count];
+	uint8_t *p = srq->srq.wqe + (size_t)slot * srq->srq.stride;
+	struct vernic_recv_wqe wqe = {.wr_id = wr_id, .num_sge = num_sge};
+
+	memcpy(p, &wqe, sizeof(wqe));
+	memcpy(p + sizeof(wqe), sge, num_sge * sizeof(*sge));
+	atomic_store_explicit(&srq->srq.index[srq->prod % SRQ_DEPTH], slot, memory_order_relaxed);
+	vernic_store_release(&srq->srq.ring->prod, ++srq->prod);
+	return slot;
+}
+
+void client_release_slot(struct client_srq *srq, uint32_t slot)
+{
+	struct receive *rv = &srq->recv[slot];
+
+	if (!rv->in_use) {
+		world_fail(srq->host->world, "SRQ slot %u comes back twice", slot);
+		return;
+	}
+	/* What a message that never ended left there is right, and must not change any more. */
+	buffer_copy(&rv->buffer, srq->host->mm.model, srq->host->mm.mem);
+	rv->in_use = false;
+	srq->free[srq->free_count++] = slot;
+}
+
+/* ---- queue pairs --------------------------------------------------------------------------- */
+
+int client_create_qp(struct client_qp *qp)
 {
 	size_t sges = CLIENT_MAX_SGE * sizeof(struct vernic_sge);
 	size_t sq_offset = sizeof(struct vernic_qp_ring), rq_offset, size;
+	struct qp_params *p = &qp->p;
 
-	*qp = (struct client_qp){
-		.host = h,
-		.p =
-			{
-				.dev = &h->dev,
-				.pd = &h->pd,
-				.send_cq = &send_cq->cq,
-				.recv_cq = &recv_cq->cq,
-				.type = type,
-				.sq_sig_all = sig_all,
-				.index = index,
-				.cap =
-					{
-						.max_send_wr = sq_depth,
-						.max_recv_wr = rq_depth,
-						.max_send_sge = CLIENT_MAX_SGE,
-						.max_recv_sge = CLIENT_MAX_SGE,
-						.max_inline_data = CLIENT_SQ_DATA,
-					},
-				.sq_depth = sq_depth,
-				.rq_depth = rq_depth,
-				.sq_data = CLIENT_SQ_DATA,
-			},
+	p->cap = (struct ibv_qp_cap){
+		.max_send_wr = p->sq_depth,
+		.max_recv_wr = p->rq_depth,
+		.max_send_sge = CLIENT_MAX_SGE,
+		.max_recv_sge = CLIENT_MAX_SGE,
+		.max_inline_data = CLIENT_SQ_DATA,
 	};
-	qp->p.sq_stride = (uint32_t)round_up(sizeof(struct vernic_send_wqe) + sges + CLIENT_SQ_DATA,
-					     VERNIC_CACHELINE);
-	qp->p.rq_stride =
-		(uint32_t)round_up(sizeof(struct vernic_recv_wqe) + sges, VERNIC_CACHELINE);
-	rq_offset = sq_offset + (size_t)sq_depth * qp->p.sq_stride;
-	size = round_up(rq_offset + (size_t)rq_depth * qp->p.rq_stride, VERNIC_CACHELINE);
+	p->sq_data = CLIENT_SQ_DATA;
+	p->sq_stride = (uint32_t)round_up(sizeof(struct vernic_send_wqe) + sges + CLIENT_SQ_DATA,
+					  VERNIC_CACHELINE);
+	p->rq_stride = (uint32_t)round_up(sizeof(struct vernic_recv_wqe) + sges, VERNIC_CACHELINE);
+	rq_offset = sq_offset + (size_t)p->sq_depth * p->sq_stride;
+	size = round_up(rq_offset + (size_t)p->rq_depth * p->rq_stride, VERNIC_CACHELINE);
 	qp->memory = aligned_alloc(VERNIC_CACHELINE, size);
 	if (!qp->memory)
 		return -ENOMEM;
 	memset(qp->memory, 0, size);
-	qp->p.ring = (struct vernic_qp_ring *)qp->memory;
-	qp->p.sq = qp->memory + sq_offset;
-	qp->p.rq = qp->memory + rq_offset;
-	return qp_create(&h->engine, &qp->p, &qp->qp);
+	p->ring = (struct vernic_qp_ring *)qp->memory;
+	p->sq = qp->memory + sq_offset;
+	p->rq = qp->memory + rq_offset;
+	qp->sq_prod = qp->sq_cons = qp->rq_prod = qp->rq_cons = 0;
+	return qp_create(&qp->worker->engine, p, &qp->qp);
 }
 
 void client_destroy_qp(struct client_qp *qp)
@@ -102,7 +179,13 @@ void client_destroy_qp(struct client_qp *qp)
 	if (qp->qp)
 		qp_destroy(qp->qp);
 	free(qp->memory);
-	*qp = (struct client_qp){0};
+	qp->qp = NULL;
+	qp->memory = NULL;
+}
+
+void client_reset_qp(struct client_qp *qp)
+{
+	qp->sq_prod = qp->sq_cons = qp->rq_prod = qp->rq_cons = 0;
 }
 
 void client_post_send(struct client_qp *qp, const struct vernic_send_wqe *wqe,
@@ -130,9 +213,9 @@ void client_post_recv(struct client_qp *qp, uint64_t wr_id, const struct vernic_
 
 void client_doorbell(struct client_qp *qp)
 {
-	struct host *h = qp->host;
+	struct engine *e = &qp->worker->engine;
 
-	h->engine.now = h->world->now;
-	engine_doorbell(&h->engine, qp->qp);
-	host_kick(h);
+	e->now = qp->worker->host->world->now;
+	engine_doorbell(e, qp->qp);
+	worker_kick(qp->worker);
 }
