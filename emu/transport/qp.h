@@ -69,7 +69,7 @@ struct requester {
 	uint32_t send_psn;
 	uint32_t max_psn;
 	uint32_t psn;
-	uint32_t cost; /* of all WQEs begun: send_entry.cost of the next one */
+	uint32_t cost;	     /* of all WQEs begun: send_entry.cost of the next one */
 	uint32_t window;     /* bytes in flight allowed, adapts to loss */
 	uint32_t rd_entries; /* READ and atomic WQEs begun and not completed */
 	/* READ and atomic requests outstanding: the PSN behind each one's response. */
@@ -146,8 +146,13 @@ struct responder {
 	bool ack_linked; /* on engine.acks */
 	uint8_t nak;	 /* syndrome of the NAK owed; 0: none */
 	uint32_t nak_psn;
+	bool ack_fresh;	  /* the ACK owed is for something new, */
+	bool dup_owed;	  /* and for duplicates up to dup_psn */
+	bool rd_any;	  /* rd_psn is valid */
 	uint32_t ack_psn; /* newest PSN whose data is in place */
 	uint32_t ack_msn;
+	uint32_t dup_psn;
+	uint32_t rd_psn; /* the last one of the newest READ or atomic */
 
 	struct response_job *job; /* RESPONDER_JOBS, made when the first is needed */
 	uint32_t job_head, job_tail;

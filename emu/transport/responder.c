@@ -78,10 +78,31 @@ static bool answers(const struct qp *qp)
 				   !MUTATION(closed_before_answers));
 }
 
+/*
+ * Which PSN an ACK is for: the newest in place. But not that of a READ or atomic, which its own
+ * answer acknowledges: were that lost, an ACK would tell the requester that none is to come
+ * (Linux's rxe takes it so). Nor, for a duplicate, one behind a READ or atomic that follows the
+ * duplicate: a requester that sends all of it again has no answer of that yet, and would begin once
+ * more.
+ * @return whether one is due
+ */
+static bool ack_due(const struct responder *r, uint32_t *psn)
+{
+	*psn = r->ack_psn;
+	if (!r->rd_any)
+		return true;
+	if (psn_diff(r->ack_psn, r->rd_psn) > 0 &&
+	    (r->ack_fresh || psn_diff(r->dup_psn, r->rd_psn) > 0))
+		return true;
+	*psn = r->dup_psn;
+	return r->dup_owed;
+}
+
 void responder_acknowledge(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
 	struct train t;
+	bool due;
 
 	if (!r->ack_owed || qp->state == IBV_QPS_RESET)
 		return;
@@ -100,13 +121,16 @@ void responder_acknowledge(struct qp *qp)
 		t.aeth.syndrome = r->nak;
 		if (AETH_CLASS(r->nak) == AETH_RNR_NAK)
 			qp->counters.send_rnr_err++;
+		due = true;
 	} else {
-		t.psn = r->ack_psn;
+		due = ack_due(r, &t.psn);
 		t.aeth.syndrome = AETH_ACK | AETH_NO_CREDITS;
 	}
 	t.aeth.msn = r->ack_msn;
 	r->nak = 0;
-	engine_tx(qp, &t);
+	r->ack_fresh = r->dup_owed = false;
+	if (due)
+		engine_tx(qp, &t);
 }
 
 /* ---- receive WQEs -------------------------------------------------------------------------- */
@@ -198,6 +222,9 @@ static void in_place(struct qp *qp, uint32_t psn, uint32_t msn)
 	if (psn_diff(psn, r->ack_psn) > 0) {
 		r->ack_psn = psn;
 		r->ack_msn = msn;
+		/* Long ago: before PSNs wrap and it seems to be ahead. */
+		if (psn_diff(psn, r->rd_psn) > 1 << 20)
+			r->rd_any = false;
 	}
 }
 
@@ -234,8 +261,10 @@ static void responder_done(struct dma *dma, struct dma_op *op, int error)
 	if (r->failed || qp->p.type != IBV_QPT_RC)
 		return;
 	in_place(qp, op->arg[ARG_PSN], op->arg[ARG_MSN]);
-	if (flags & DONE_ACK)
+	if (flags & DONE_ACK) {
+		r->ack_fresh = true;
 		owe_ack(qp);
+	}
 }
 
 /* A dma operation that will report: the submitter fills in lists and CQE. */
@@ -486,6 +515,11 @@ static bool check_psn(struct qp *qp, struct train *t)
 		break;
 	}
 	if (diff + (int32_t)t->count <= 0) {
+		uint32_t last = psn_add(t->psn, t->count - 1);
+
+		if (!r->dup_owed || psn_diff(last, r->dup_psn) > 0)
+			r->dup_psn = last;
+		r->dup_owed = true;
 		owe_ack(qp);
 		return false;
 	}
@@ -695,6 +729,8 @@ static struct response_job *accept_job(struct qp *qp, const struct train *t, uin
 	r->msn = (r->msn + 1) & 0xffffff;
 	r->job_fresh++;
 	r->epsn = psn_add(t->psn, packets);
+	r->rd_any = true;
+	r->rd_psn = psn_add(r->epsn, PSN_MASK);
 	qp->counters.rx_read_requests += t->kind == KIND_READ_REQUEST;
 	qp->counters.rx_atomic_requests += kind_is_atomic(t->kind);
 	job->fresh = true;

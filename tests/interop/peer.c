@@ -91,7 +91,8 @@ struct peer {
 	int sock;
 	bool connects;	   /* was given HOST */
 	bool active;	   /* the requester of this test */
-	bool other_over;   /* the other has ended the test */
+	bool other_over;   /* the other has ended the test, with this */
+	struct message other_end;
 	uint32_t max_size; /* bytes, of the messages of the size tests */
 	uint32_t rounds;
 	int gid_index;
@@ -195,6 +196,7 @@ static bool step(struct peer *p)
 	if (m.type == STEP)
 		return true;
 	p->other_over = true;
+	p->other_end = m;
 	return fail(p, "ended by the other");
 }
 
@@ -208,10 +210,10 @@ static bool step(struct peer *p)
 static bool end_test(struct peer *p, bool ok, struct message *other)
 {
 	put_message(p, END, ok, ok ? p->remark : p->why);
-	if (!p->other_over)
-		do {
-			get_message(p, other);
-		} while (other->type != END);
+	if (p->other_over)
+		*other = p->other_end;
+	while (!p->other_over && other->type != END)
+		get_message(p, other);
 	return ok && !p->other_over && other->ok;
 }
 

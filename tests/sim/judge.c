@@ -403,26 +403,40 @@ static uint32_t messages(const struct flow *f, uint32_t packets)
 	return n;
 }
 
-/* An ACK leaves. */
+/*
+ * An ACK leaves: for the newest in place, or for a duplicate that is older than a READ or atomic.
+ * Its MSN is that of its PSN, or, for a duplicate, a newer one.
+ */
 static void ack_tx(struct side *s, const struct qp *qp, const struct train *t)
 {
 	struct flow *f = s->in;
 	uint32_t accepted = packets_before(f, qp->resp.epsn);
 	int32_t packets = psn_diff(psn_add(t->psn, 1), f->first_psn);
+	uint32_t index, msn;
 
-	if (packets < (int32_t)f->acked || packets > (int32_t)accepted) {
-		world_fail(s->host->world, "%c%u: acknowledges %d packets, %u accepted, %u before",
-			   'A' + (int)s->host->id, s->index, packets, accepted, f->acked);
+	/* Behind the beginning: a duplicate of a connection before this one. */
+	if (packets <= 0)
+		return;
+	if (packets > (int32_t)accepted) {
+		world_fail(s->host->world, "%c%u: acknowledges %d packets, %u accepted",
+			   'A' + (int)s->host->id, s->index, packets, accepted);
 		return;
 	}
+	index = op_of_packet(f, (uint32_t)packets - 1);
+	if (index != UINT32_MAX && 
+	    (f->from->op[index].opcode == IBV_WR_RDMA_READ || is_atomic(f->from->op[index].opcode)))
+		world_fail(s->host->world, "%c%u: an ACK for PSN %u in place of its answer",
+			   'A' + (int)s->host->id, s->index, t->psn);
+	msn = messages(f, (uint32_t)packets);
 	if (!is_in_place(f, f->acked, (uint32_t)packets))
 		world_fail(s->host->world, "%c%u: acknowledges PSN %u, which is not in place",
 			   'A' + (int)s->host->id, s->index, t->psn);
-	else if (t->aeth.msn != (messages(f, (uint32_t)packets) & 0xffffff))
-		world_fail(s->host->world, "%c%u: MSN %u with PSN %u, not %u",
-			   'A' + (int)s->host->id, s->index, t->aeth.msn, t->psn,
-			   messages(f, (uint32_t)packets));
-	f->acked = (uint32_t)packets;
+	else if (t->aeth.msn < msn || t->aeth.msn > messages(f, accepted))
+		world_fail(s->host->world, "%c%u: MSN %u with PSN %u, not %u to %u",
+			   'A' + (int)s->host->id, s->index, t->aeth.msn, t->psn, msn,
+			   messages(f, accepted));
+	if ((uint32_t)packets > f->acked)
+		f->acked = (uint32_t)packets;
 }
 
 /* @return whether a receive may fail with an error of its own */

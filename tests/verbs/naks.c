@@ -2,7 +2,8 @@
 /*
  * NAKs among other answers, from a peer on the wire and to it: sequence NAKs that come late behind
  * RNR NAKs use up no retries; a NAK fails its own WR, though the answer of the WR before it came in
- * the same breath; what was asked for before a request that is refused is answered first.
+ * the same breath; what was asked for before a request that is refused is answered first; and no
+ * ACK stands in for the answer of an atomic.
  *
  * The device has ADDRESS; this program is also its peer, at PEER.
  */
@@ -87,7 +88,7 @@ static void wire_connect(struct wire *w)
 		 0);
 }
 
-/* Sends two packets without payload in one datagram, or one: the daemon sees them at once. */
+/* Sends two packets (payload: zeroes) in one datagram, or one: the daemon sees them at once. */
 static void wire_send(struct wire *w, const struct wire_packet *first,
 		      const struct wire_packet *second)
 {
@@ -104,6 +105,8 @@ static void wire_send(struct wire *w, const struct wire_packet *first,
 		p.pkey = 0xffff;
 		p.dest_qpn = w->qp->qp_num;
 		len = wire_encode(buf + off, &p);
+		memset(buf + off + len, 0, p.payload_len);
+		len += p.payload_len;
 		icrc = icrc_compute(&w->icrc, i, buf + off, len);
 		for (int k = 0; k < ICRC_LEN; k++)
 			buf[off + len + (size_t)k] = (uint8_t)(icrc >> 8 * k);
@@ -227,6 +230,64 @@ static void answer_before_nak(struct wire *w)
 	CHECK_EQ(p.aeth.syndrome, AETH_NAK | NAK_REMOTE_ACCESS);
 }
 
+/* The next packet is an ACK for psn, or the answer of an atomic. */
+static void expect(struct wire *w, unsigned int kind, uint32_t psn)
+{
+	struct wire_packet p;
+
+	wire_receive(w, &p);
+	CHECK_EQ(wire_opcodes[p.opcode].kind, kind);
+	CHECK_EQ(p.psn, psn);
+	CHECK_EQ(AETH_CLASS(p.aeth.syndrome), AETH_ACK);
+}
+
+/*
+ * An ACK for the PSN of an atomic could be taken for its answer, were that lost; and an ACK behind
+ * an atomic, for a duplicate before it, would have the requester ask for it before it does so
+ * anyway.
+ */
+static void no_ack_for_answers(struct wire *w)
+{
+	struct wire_packet send = {
+		.opcode = (uint8_t)wire_opcode_for(WIRE_RC, KIND_SEND, OPF_FIRST | OPF_LAST),
+		.ackreq = true,
+		.payload_len = 28}; /* as long a packet as an atomic */
+	struct wire_packet add = {
+		.opcode = (uint8_t)wire_opcode_for(WIRE_RC, KIND_FETCH_ADD, OPF_FIRST | OPF_LAST),
+		.ackreq = true,
+		.psn = 1,
+		.atomic = {.va = (uintptr_t)w->e.buf, .rkey = w->e.mr->rkey, .swap_add = 3}};
+	struct ibv_sge sge = sge_at(&w->e, 4096, 64);
+	struct wire_packet p;
+
+	wire_connect(w);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(post_recv_at(w->qp, 0, &sge), 0);
+	/* The SEND may be acknowledged, or the answer of the atomic does that. */
+	wire_send(w, &send, &add);
+	wire_receive(w, &p);
+	if (wire_opcodes[p.opcode].kind == KIND_ACK) {
+		CHECK_EQ(p.psn, 0);
+		wire_receive(w, &p);
+	}
+	CHECK_EQ(wire_opcodes[p.opcode].kind, KIND_ATOMIC_ACK);
+	CHECK_EQ(p.psn, 1);
+	/* All again. */
+	wire_send(w, &send, NULL);
+	expect(w, KIND_ACK, 0);
+	wire_send(w, &add, NULL);
+	expect(w, KIND_ATOMIC_ACK, 1);
+	/* Behind the atomic the newest counts. */
+	send.psn = 2;
+	wire_send(w, &send, NULL);
+	expect(w, KIND_ACK, 2);
+	wire_send(w, &send, NULL);
+	expect(w, KIND_ACK, 2);
+	send.psn = 0;
+	wire_send(w, &send, NULL);
+	expect(w, KIND_ACK, 0);
+}
+
 int main(void)
 {
 	struct wire w;
@@ -236,6 +297,7 @@ int main(void)
 	late_sequence_naks(&w);
 	nak_behind_answer(&w);
 	answer_before_nak(&w);
+	no_ack_for_answers(&w);
 	CHECK_EQ(ibv_destroy_qp(w.qp), 0);
 	env_close(&w.e);
 	close(w.fd);
