@@ -321,8 +321,8 @@ static void worker_port_tx(struct worker *w, const struct device *dev, uint32_t 
 	case ROUTE_LOCAL:
 		if (capture) {
 			captured = *t;
-			captured.captured = (uint8_t)capture_train(&w->capture, dev, qpn,
-								   CAPTURE_TX, t, note);
+			captured.captured =
+				(uint8_t)capture_train(&w->capture, dev, qpn, CAPTURE_TX, t, note);
 			t = &captured;
 		}
 		worker_tx_local(w, t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Posts that fail. Whether one does, the client's library decides: here its queues are told by which
- * rules.
+ * Posts that fail. Whether one does, the client's library decides: here its queues are told by
+ * which rules.
  */
 #include <string.h>
 

@@ -40,9 +40,9 @@ static void stats_describe(const struct qp *qp, struct stats_qp *s)
 
 struct stats_call {
 	struct worker *w;
-	const struct device *dev; /* NULL: all */
+	const struct device *dev;   /* NULL: all */
 	struct qp_counters *device; /* by index: added to */
-	struct stats_qp *qps; /* NULL: not wanted */
+	struct stats_qp *qps;	    /* NULL: not wanted */
 	uint32_t qp_count;
 };
 
@@ -98,7 +98,8 @@ void stats_device_counters(const struct host *host, const struct device *dev,
 	*sum = device[dev->index];
 }
 
-/* Asks all workers. No QP comes or goes meanwhile: that is this thread's to do. @return 0, -ENOMEM */
+/* Asks all workers. No QP comes or goes meanwhile: that is this thread's to do. @return 0, -ENOMEM
+ */
 static int stats_collect(struct stats *s, bool qps)
 {
 	uint32_t count = 0;

@@ -141,7 +141,7 @@ static int make_rate(int at, const struct ibv_port_attr *attr)
 		const char *name;
 	} speeds[] = {{1, 25, " SDR"},	 {2, 50, " DDR"},   {4, 100, " QDR"}, {8, 100, " FDR10"},
 		      {16, 140, " FDR"}, {32, 250, " EDR"}, {64, 500, " HDR"}};
-	unsigned int lanes = attr->active_width == 16 ? 2
+	unsigned int lanes = attr->active_width == 16  ? 2
 			     : attr->active_width == 8 ? 12
 			     : attr->active_width == 4 ? 8
 			     : attr->active_width == 2 ? 4
@@ -162,8 +162,8 @@ static int make_rate(int at, const struct ibv_port_attr *attr)
 
 static int make_state(int at, const struct ibv_port_attr *attr)
 {
-	static const char *const states[] = {"NOP", "DOWN", "INIT", "ARMED", "ACTIVE",
-					     "ACTIVE_DEFER"};
+	static const char *const states[] = {"NOP",   "DOWN",	"INIT",
+					     "ARMED", "ACTIVE", "ACTIVE_DEFER"};
 	static const char *const phys[] = {"<unknown>",
 					   "Sleep",
 					   "Polling",

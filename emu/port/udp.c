@@ -455,8 +455,7 @@ uint32_t udp_port_tx(struct udp_port *p, const struct train *t, struct packet_fa
 	uint32_t i;
 
 	if (fate)
-		*fate = (struct packet_fate){
-			.hop_limit = p->sockets[t->path->port_data].hop_limit};
+		*fate = (struct packet_fate){.hop_limit = p->sockets[t->path->port_data].hop_limit};
 	if (!packet_train_sane(t) || t->count > MAX_TRAIN / 256)
 		return t->count;
 	seg = dma_segments(p->engine->dma, t->count);

@@ -26,9 +26,9 @@ struct shown {
 	bool inbound;
 	bool seal;
 	uint32_t icrc_xor;
-	uint64_t timestamp; /* ns, CLOCK_REALTIME */
+	uint64_t timestamp;	   /* ns, CLOCK_REALTIME */
 	const struct frame *frame; /* in the arena */
-	const uint8_t *head; /* its BTH and extended headers */
+	const uint8_t *head;	   /* its BTH and extended headers */
 	uint32_t head_len;
 	const struct dma_list *payload; /* what follows: bytes from offset on */
 	uint32_t offset;
@@ -235,8 +235,8 @@ static struct frame *capture_frame(struct capture_set *c, const struct train *t,
 
 /* capture_train() and capture_sent(). @fate: NULL if not known */
 static uint32_t capture_packets(struct capture_set *c, const struct device *dev, uint32_t qpn,
-				bool inbound, const struct train *t,
-				const struct packet_fate *fate, const char *comment)
+				bool inbound, const struct train *t, const struct packet_fate *fate,
+				const char *comment)
 {
 	uint32_t captures = dev != NULL ? capture_matching(c, dev, qpn) : 0;
 	uint8_t head[WIRE_MAX_HEADERS];
@@ -282,8 +282,7 @@ static uint32_t capture_packets(struct capture_set *c, const struct device *dev,
 }
 
 uint32_t capture_train(struct capture_set *c, const struct device *dev, uint32_t qpn,
-		       enum capture_direction direction, const struct train *t,
-		       const char *comment)
+		       enum capture_direction direction, const struct train *t, const char *comment)
 {
 	return capture_packets(c, dev, qpn, direction == CAPTURE_RX, t, NULL, comment);
 }
@@ -295,8 +294,7 @@ uint32_t capture_sent(struct capture_set *c, const struct device *dev, uint32_t 
 }
 
 void capture_received(struct capture_set *c, const struct device *dev, uint32_t qpn,
-		      const struct frame *f, const uint8_t *data, uint32_t len,
-		      const char *comment)
+		      const struct frame *f, const uint8_t *data, uint32_t len, const char *comment)
 {
 	uint32_t captures = capture_matching(c, dev, qpn);
 	struct frame *frame;

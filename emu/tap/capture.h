@@ -40,10 +40,10 @@ enum capture_direction {
 /* What a capture wants, and where to. */
 struct capture_params {
 	struct vernic_capture_ring *ring;
-	size_t ring_size;	 /* bytes, a power of two */
+	size_t ring_size;	  /* bytes, a power of two */
 	const struct device *dev; /* NULL: all */
-	uint32_t qpn;		 /* 0: all */
-	uint32_t snaplen;	 /* bytes */
+	uint32_t qpn;		  /* 0: all */
+	uint32_t snaplen;	  /* bytes */
 };
 
 /* One capture at one worker. */

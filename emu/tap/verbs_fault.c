@@ -266,8 +266,8 @@ static uint64_t run_trains(struct verbs_faults *v, struct qp_hold *h, uint64_t n
 		if (held->due == 0 && !held->lost && !v->hasty) {
 			uint64_t late;
 
-			held->train.payload = dma_local(v->engine->dma, held->data,
-							held->train.payload.len);
+			held->train.payload =
+				dma_local(v->engine->dma, held->data, held->train.payload.len);
 			late = begin_weak(v, h->qp, &held->train);
 			if (late != 0)
 				held->due = now + late;
@@ -338,7 +338,8 @@ static struct held_cqe *take_cqe(struct qp_hold *h, unsigned int side)
 	return held;
 }
 
-/* Publishes the CQEs of a QP that are due by then. @return when the next one is, UINT64_MAX: none */
+/* Publishes the CQEs of a QP that are due by then. @return when the next one is, UINT64_MAX: none
+ */
 static uint64_t run_cqes(struct qp_hold *h, unsigned int side, uint64_t by)
 {
 	while (h->cqes[side].first != NULL) {

@@ -30,8 +30,8 @@
 #include "fault.h"
 
 /* Actions that are asked about here. */
-#define FAULT_VERBS_ACTIONS                                                                 \
-	(FAULT_BIT(FAULT_RNR) | FAULT_BIT(FAULT_NAK) | FAULT_BIT(FAULT_STATUS) |            \
+#define FAULT_VERBS_ACTIONS                                                      \
+	(FAULT_BIT(FAULT_RNR) | FAULT_BIT(FAULT_NAK) | FAULT_BIT(FAULT_STATUS) | \
 	 FAULT_BIT(FAULT_CQE_DELAY) | FAULT_BIT(FAULT_CQE_ARM) | FAULT_BIT(FAULT_WEAK))
 
 struct verbs_faults {

@@ -97,8 +97,8 @@ static void rnr_nak(struct qp *qp, const struct train *t)
 	r->resent = false;
 	requester_seek(qp, t->psn);
 	r->rnr_wait = true;
-	r->rnr_deadline =
-		engine_time(qp->engine) + rnr_timer_10us[AETH_VALUE(t->aeth.syndrome)] * UINT64_C(10000);
+	r->rnr_deadline = engine_time(qp->engine) +
+			  rnr_timer_10us[AETH_VALUE(t->aeth.syndrome)] * UINT64_C(10000);
 	timer_arm(&qp->engine->timers, &qp->timer, r->rnr_deadline);
 }
 

@@ -7,7 +7,8 @@
 /* A turn is worth no less, if that much is to be sent: a train costs what a packet costs. */
 #define MIN_TURN 16384u /* bytes */
 
-/* What a window begins with, what it grows by when all of it was acknowledged, and what it is never cut below. */
+/* What a window begins with, what it grows by when all of it was acknowledged, and what it is never
+ * cut below. */
 #define START 65536u  /* bytes */
 #define STEP 8192u    /* bytes */
 #define MIN_PACKETS 4 /* of the largest size */
@@ -128,8 +129,8 @@ static void bucket_timer(struct timer *t, uint64_t now)
 }
 
 /*
- * While it is what limits, the window doubles with each window acknowledged until the first cut, and
- * grows by a step from then on.
+ * While it is what limits, the window doubles with each window acknowledged until the first cut,
+ * and grows by a step from then on.
  */
 static void grow(struct budget *b, uint32_t bytes)
 {

@@ -7,16 +7,16 @@
  * What overflows is the receive buffer of a UDP socket, and all QPs of an address share it. So the
  * unit is not the QP but the socket: a budget. It has a window, bytes under way, that is cut when
  * packets are lost or marked (at most once a round trip) and grows by a step for each window
- * acknowledged; and a queue of the QPs that want to send and may not, which get turns of equal size.
- * Sharing is then a matter of taking turns, not of windows that compete.
+ * acknowledged; and a queue of the QPs that want to send and may not, which get turns of equal
+ * size. Sharing is then a matter of taking turns, not of windows that compete.
  *
- * A QP uses two budgets: that of its peer's socket for what it sends, and that of its own socket for
- * the READ responses it asks for, whichever peer they come from. What it has under way follows from
- * its PSNs, so nothing is counted twice or forgotten when sending goes back. UC, which nobody tells
- * of what arrived, empties a leaky bucket into the budget instead.
+ * A QP uses two budgets: that of its peer's socket for what it sends, and that of its own socket
+ * for the READ responses it asks for, whichever peer they come from. What it has under way follows
+ * from its PSNs, so nothing is counted twice or forgotten when sending goes back. UC, which nobody
+ * tells of what arrived, empties a leaky bucket into the budget instead.
  *
- * Bytes of a budget are half of what the kernel charges a socket's buffer with: the bytes of packets
- * that travel as a train, and something on top for a packet that travels alone.
+ * Bytes of a budget are half of what the kernel charges a socket's buffer with: the bytes of
+ * packets that travel as a train, and something on top for a packet that travels alone.
  *
  * Local paths have no budget. Everything here belongs to one worker.
  */
@@ -60,7 +60,7 @@ struct congestion {
 	struct cds_list_head node;	/* budget.waiting */
 	bool silent;			/* no answers: what it sends counts for nothing */
 	uint64_t rtt;			/* ns, smoothed; 0: not known */
-	uint64_t rtt_begin;		/* ns: when what ends at rtt_psn was sent; 0: not measured */
+	uint64_t rtt_begin; /* ns: when what ends at rtt_psn was sent; 0: not measured */
 	uint32_t rtt_psn;
 	uint64_t cnp_sent; /* ns */
 };

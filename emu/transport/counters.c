@@ -8,9 +8,27 @@ static_assert(sizeof(struct qp_counters) % sizeof(uint64_t) == 0, "fields of one
 
 #define INDEX(name) ((int)(offsetof(struct qp_counters, name) / sizeof(uint64_t)))
 /* A counter that is a field, one that is the same as another, one that is never counted. */
-#define FIELD(name, meaning) {#name, meaning, {INDEX(name), -1}}
-#define SAME(name, field, meaning) {#name, meaning, {INDEX(field), -1}}
-#define ZERO(name, meaning) {#name, meaning " (always 0)", {-1, -1}}
+#define FIELD(name, meaning)            \
+	{                               \
+#name, meaning,         \
+		{                       \
+			INDEX(name), -1 \
+		}                       \
+	}
+#define SAME(name, field, meaning)       \
+	{                                \
+#name, meaning,          \
+		{                        \
+			INDEX(field), -1 \
+		}                        \
+	}
+#define ZERO(name, meaning)                   \
+	{                                     \
+#name, meaning " (always 0)", \
+		{                             \
+			-1, -1                \
+		}                             \
+	}
 
 const struct counter_info hw_counters[] = {
 	/* rxe's */
@@ -24,7 +42,8 @@ const struct counter_info hw_counters[] = {
 	ZERO(ack_deferred, "responses that waited for the completer"),
 	FIELD(retry_exceeded_err, "WQEs that failed with IBV_WC_RETRY_EXC_ERR"),
 	FIELD(retry_rnr_exceeded_err, "WQEs that failed with IBV_WC_RNR_RETRY_EXC_ERR"),
-	FIELD(completer_retry_err, "times the requester went back to the oldest unacknowledged PSN"),
+	FIELD(completer_retry_err,
+	      "times the requester went back to the oldest unacknowledged PSN"),
 	FIELD(send_err, "packets that could not be sent: no way to the peer, or no buffer"),
 	ZERO(link_downed, "times the link went down"),
 	FIELD(rdma_sends, "SENDs completed by the requester, signaled or not"),
@@ -53,8 +72,8 @@ const struct counter_info hw_counters[] = {
 	FIELD(rp_cnp_handled, "congestion notification packets received and obeyed"),
 	/* Vernic's own */
 	FIELD(rx_malformed, "packets dropped for their headers or length; of a port, not of a QP"),
-	FIELD(rx_dropped,
-	      "packets dropped: no such QP, state, type, keys; UC: messages in error; UD: no receive"),
+	FIELD(rx_dropped, "packets dropped: no such QP, state, type, keys; UC: messages in error; "
+			  "UD: no receive"),
 	FIELD(retransmitted_pkts, "packets sent again; of READs, packets asked for again"),
 	FIELD(completions, "CQEs written"),
 };

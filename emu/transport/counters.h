@@ -64,7 +64,8 @@ struct qp_counters {
 struct counter_info {
 	const char *name;
 	const char *meaning; /* one line, without a full stop */
-	/* It is the sum of these fields, as indices into struct qp_counters; -1: none (always 0). */
+	/* It is the sum of these fields, as indices into struct qp_counters; -1: none (always 0).
+	 */
 	int field[2];
 };
 

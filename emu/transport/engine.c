@@ -116,8 +116,7 @@ static bool train_is_for(const struct qp *qp, const struct train *t)
 	if (!qp_receives(qp))
 		return false;
 	/* A CNP says nothing of the service: it is for connected QPs (IBTA A17.9.3). */
-	if (t->service != qp_service(qp) &&
-	    !(t->kind == KIND_CNP && qp->p.type != IBV_QPT_UD))
+	if (t->service != qp_service(qp) && !(t->kind == KIND_CNP && qp->p.type != IBV_QPT_UD))
 		return false;
 	if ((t->pkey & 0x7fff) != 0x7fff)
 		return false;

@@ -14,8 +14,8 @@
  *
  * engine_rx() and the requester never move bytes themselves: they queue dma operations, and what
  * may only be seen after the bytes (a CQE, an ACK) is made from the operation's done().
- * engine_run() does one round: timers, run queue, dma, ACKs owed, until nothing is left to do now or
- * a budget is used up.
+ * engine_run() does one round: timers, run queue, dma, ACKs owed, until nothing is left to do now
+ *or a budget is used up.
  *
  * A train is a run of consecutive packets of one message of one QP. Its payload is a list of
  * segments: in the daemon's memory (a receive buffer, an inline payload) or in a client's.
@@ -105,7 +105,7 @@ struct train {
 	struct dma_list payload; /* the bytes of all packets, without pad */
 	/* Of faults: 0 but for a train they touched. */
 	uint32_t icrc_xor; /* a single packet leaves with its ICRC changed by this */
-	bool crowded; /* received: it waited in a socket buffer that is filling up */
+	bool crowded;	   /* received: it waited in a socket buffer that is filling up */
 	/* IP ECN field (RFC 3168): as sent; of a received train, as it arrived. */
 	uint8_t ecn;
 	uint8_t captured; /* bit per capture that has shown it (emu/tap/capture.h) */

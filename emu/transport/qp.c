@@ -267,7 +267,8 @@ static void flush_done(struct dma *dma, struct dma_op *op, int error)
 	if (op->epoch != qp->epoch)
 		return;
 	qp->flushing = false;
-	/* Of SQE, and the QP went to ERR meanwhile: the flush of that comes behind what it accepted. */
+	/* Of SQE, and the QP went to ERR meanwhile: the flush of that comes behind what it
+	 * accepted. */
 	if (qp->state != (enum ibv_qp_state)op->arg[0])
 		return;
 	prod = vernic_load_acquire(&qp->p.ring->sq_prod);

@@ -138,8 +138,8 @@ static void start_over(struct qp *qp)
 	const struct send_entry *entry = requester_entry(qp, r->una_psn, &index);
 
 	if (r->stalled_at == 0)
-		congestion_lost(qp, entry && kind_has_response(entry->kind) ? BUDGET_IN
-									    : BUDGET_OUT);
+		congestion_lost(qp,
+				entry && kind_has_response(entry->kind) ? BUDGET_IN : BUDGET_OUT);
 	qp->counters.completer_retry_err++;
 	stall(qp);
 	r->window = (qp->cong.silent ? 1 : MIN_WINDOW) * qp->mtu;

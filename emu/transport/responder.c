@@ -74,8 +74,8 @@ static void owe_nak(struct qp *qp, uint8_t syndrome)
 /* Whether READs and atomics accepted are answered: those in front of a refused request are, too. */
 static bool answers(const struct qp *qp)
 {
-	return qp_receives(qp) || (qp->state == IBV_QPS_ERR && qp->resp.refused &&
-				   !MUTATION(closed_before_answers));
+	return qp_receives(qp) ||
+	       (qp->state == IBV_QPS_ERR && qp->resp.refused && !MUTATION(closed_before_answers));
 }
 
 /*

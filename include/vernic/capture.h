@@ -26,12 +26,12 @@
 
 #include <vernic/ring.h>
 
-#define VERNIC_CAPTURE_DATA 4096	 /* bytes from a ring's beginning to its records */
-#define VERNIC_CAPTURE_ALIGN 32		 /* records begin at multiples of it */
-#define VERNIC_CAPTURE_DEVICES 64	 /* devices of a daemon */
-#define VERNIC_CAPTURE_MIN (256u << 10)	 /* bytes of a ring, at least */
+#define VERNIC_CAPTURE_DATA 4096	/* bytes from a ring's beginning to its records */
+#define VERNIC_CAPTURE_ALIGN 32		/* records begin at multiples of it */
+#define VERNIC_CAPTURE_DEVICES 64	/* devices of a daemon */
+#define VERNIC_CAPTURE_MIN (256u << 10) /* bytes of a ring, at least */
 #define VERNIC_CAPTURE_MAX (1ull << 30) /* bytes of the rings of a capture, at most */
-#define VERNIC_CAPTURE_SNAPLEN 262144	 /* bytes; more than any packet has */
+#define VERNIC_CAPTURE_SNAPLEN 262144	/* bytes; more than any packet has */
 
 enum vernic_capture_type {
 	VERNIC_CAPTURE_PACKET = 1,

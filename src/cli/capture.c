@@ -215,8 +215,8 @@ static int begin(struct capture *c)
 		return cli_fail("capture: cannot map the buffer: %s", strerror(errno));
 	}
 	for (uint32_t i = 0; i < c->rings; i++)
-		c->ring[i].ring = (void *)((uint8_t *)c->memory +
-					   i * vernic_capture_stride(c->ring_size));
+		c->ring[i].ring =
+			(void *)((uint8_t *)c->memory + i * vernic_capture_stride(c->ring_size));
 	return CLI_OK;
 }
 
@@ -280,8 +280,7 @@ static const struct vernic_capture_record *next_packet(const struct capture *c,
 /* Writes a packet. */
 static void write_packet(struct capture *c, const struct vernic_capture_record *record)
 {
-	static const char unreadable[] =
-		"payload unknown: the program had given its memory back";
+	static const char unreadable[] = "payload unknown: the program had given its memory back";
 	const uint8_t *data = (const uint8_t *)(record + 1);
 	struct pcapng_packet packet = {
 		.interface = c->interface[record->device],
@@ -320,8 +319,7 @@ static int drain(struct capture *c, bool all, bool *any)
 
 	*any = false;
 	for (uint32_t i = 0; i < c->rings; i++)
-		c->ring[i].end =
-			atomic_load_explicit(&c->ring[i].ring->prod, memory_order_acquire);
+		c->ring[i].end = atomic_load_explicit(&c->ring[i].ring->prod, memory_order_acquire);
 	while (!enough(c) && c->file.error == 0) {
 		const struct vernic_capture_record *first = NULL;
 		struct ring_reader *of = NULL;

@@ -92,8 +92,8 @@ __attribute__((constructor)) static void preload_init(void)
 	} while (0)
 
 /*
- * The body of an open function: CALL opens `to`. As in sysfs, what is there can be read, and nothing
- * can be made.
+ * The body of an open function: CALL opens `to`. As in sysfs, what is there can be read, and
+ * nothing can be made.
  */
 #define OPEN_BODY(at, path, flags, CALL)                            \
 	do {                                                        \

@@ -114,7 +114,8 @@ static bool make_absolute(int at, const char *path, char out[PLACE_MAX])
 	return place_normalise(joined, out);
 }
 
-/* place_of() of a path that may be one of ours. Few are: apart, so that the others need no stack. */
+/* place_of() of a path that may be one of ours. Few are: apart, so that the others need no stack.
+ */
 __attribute__((noinline)) static const char *look_closer(int at, const char *path,
 							 struct place_buffer *buf)
 {
@@ -146,7 +147,8 @@ const char *place_of(int at, const char *path, struct place_buffer *buf)
 	return path && strstr(path, MARK) && in_force() ? look_closer(at, path, buf) : path;
 }
 
-/* Has the daemon bring a file of the tree up to date, if it is a counter's. @return whether it is */
+/* Has the daemon bring a file of the tree up to date, if it is a counter's. @return whether it is
+ */
 static bool update(const char *path)
 {
 	const size_t prefix = daemon_at.tree_len + sizeof(TREE_CLASS "/") - 1;

@@ -48,7 +48,7 @@ static struct shared {
 	_Atomic unsigned int failed[MAX_SENDERS * MAX_QPS]; /* enum ibv_wc_status */
 	struct peer receiver[MAX_SENDERS * MAX_QPS];
 	struct peer sender[MAX_SENDERS * MAX_QPS];
-} *shared;
+} * shared;
 
 /* One process's verbs: the QPs numbered first .. first + count. */
 struct side {
@@ -96,8 +96,8 @@ static void side_open(struct side *s, const char *socket, unsigned int first, un
 	for (unsigned int i = 0; i < count; i++) {
 		s->qp[i] = ibv_create_qp(s->e.pd, &init);
 		CHECK(s->qp[i]);
-		own[first + i] = (struct peer){s->qp[i]->qp_num, s->mr->rkey,
-					       (uintptr_t)s->memory, s->e.gid};
+		own[first + i] = (struct peer){s->qp[i]->qp_num, s->mr->rkey, (uintptr_t)s->memory,
+					       s->e.gid};
 	}
 }
 
@@ -171,7 +171,8 @@ static void post_request(struct side *s, unsigned int i, const struct peer *peer
 	CHECK_EQ(ibv_post_send(s->qp[i], &wr, &bad), 0);
 }
 
-/* Keeps all QPs busy until the end. @counts: who has the bytes; the sender, or for UC the receiver */
+/* Keeps all QPs busy until the end. @counts: who has the bytes; the sender, or for UC the receiver
+ */
 static void side_run(struct side *s, unsigned int self, bool requests, bool counts,
 		     const struct peer *peer)
 {
@@ -237,7 +238,8 @@ static void sender(const char *socket, unsigned int index)
 	side_connect(&s, shared->receiver);
 	meet(1 + index, 2);
 	if (opt.opcode != IBV_WR_RDMA_READ) {
-		side_run(&s, 1 + index, true, !(opt.uc && opt.opcode == IBV_WR_SEND), shared->receiver);
+		side_run(&s, 1 + index, true, !(opt.uc && opt.opcode == IBV_WR_SEND),
+			 shared->receiver);
 	} else {
 		meet(1 + index, 3);
 		while (!shared->stop)

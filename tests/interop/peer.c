@@ -89,9 +89,9 @@ struct test {
 
 struct peer {
 	int sock;
-	bool connects;	   /* was given HOST */
-	bool active;	   /* the requester of this test */
-	bool other_over;   /* the other has ended the test, with this */
+	bool connects;	 /* was given HOST */
+	bool active;	 /* the requester of this test */
+	bool other_over; /* the other has ended the test, with this */
 	struct message other_end;
 	uint32_t max_size; /* bytes, of the messages of the size tests */
 	uint32_t rounds;

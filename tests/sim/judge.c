@@ -423,7 +423,7 @@ static void ack_tx(struct side *s, const struct qp *qp, const struct train *t)
 		return;
 	}
 	index = op_of_packet(f, (uint32_t)packets - 1);
-	if (index != UINT32_MAX && 
+	if (index != UINT32_MAX &&
 	    (f->from->op[index].opcode == IBV_WR_RDMA_READ || is_atomic(f->from->op[index].opcode)))
 		world_fail(s->host->world, "%c%u: an ACK for PSN %u in place of its answer",
 			   'A' + (int)s->host->id, s->index, t->psn);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A switch with slow ports: forwards frames between two interfaces, each way at a rate, from a queue
- * of limited length; marks IP packets that are capable of it (ECT) when the queue is longer than
- * asked. Ends on SIGTERM and prints what it did.
+ * A switch with slow ports: forwards frames between two interfaces, each way at a rate, from a
+ *queue of limited length; marks IP packets that are capable of it (ECT) when the queue is longer
+ *than asked. Ends on SIGTERM and prints what it did.
  *
  *	slow_switch INTERFACE INTERFACE MBIT QUEUE-BYTES MARK-BYTES
  */
@@ -34,7 +34,7 @@ struct queue {
 		uint64_t leave; /* ns */
 		uint32_t len;
 		uint8_t data[MAX_FRAME];
-	} *slot;
+	} * slot;
 };
 
 static uint64_t mbit, queue_bytes, mark_bytes;
@@ -112,8 +112,8 @@ static void take(struct queue *q)
 		struct sockaddr_ll from;
 		socklen_t from_len = sizeof(from);
 		uint8_t *data = q->slot[q->tail % SLOTS].data;
-		ssize_t n = recvfrom(q->from, data, MAX_FRAME, MSG_TRUNC,
-				     (struct sockaddr *)&from, &from_len);
+		ssize_t n = recvfrom(q->from, data, MAX_FRAME, MSG_TRUNC, (struct sockaddr *)&from,
+				     &from_len);
 		uint64_t now = now_ns(), waiting;
 
 		if (n < 0)
@@ -157,7 +157,8 @@ int main(int argc, char **argv)
 	sigset_t set;
 
 	if (argc != 6) {
-		fputs("usage: slow_switch INTERFACE INTERFACE MBIT QUEUE-BYTES MARK-BYTES\n", stderr);
+		fputs("usage: slow_switch INTERFACE INTERFACE MBIT QUEUE-BYTES MARK-BYTES\n",
+		      stderr);
 		return 2;
 	}
 	mbit = strtoull(argv[3], NULL, 10);

@@ -345,13 +345,11 @@ END_TEST
 START_TEST(congestion_notification)
 {
 	static const uint8_t built[] = {
-		0x81, 0x40, 0xff, 0xff, 0x40, 0x12, 0x34, 0x56, 0, 0, 0,    0,	  0,	0,    0,   0,
-		0,    0,    0,	  0,	0,    0,    0,	  0,	0, 0, 0,    0,	  0xbe, 0xff, 0x2a, 0x9e,
+		0x81, 0x40, 0xff, 0xff, 0x40, 0x12, 0x34, 0x56, 0, 0, 0, 0, 0,	  0,	0,    0,
+		0,    0,    0,	  0,	0,    0,    0,	  0,	0, 0, 0, 0, 0xbe, 0xff, 0x2a, 0x9e,
 	};
-	struct icrc_address addr = {.src_port = 4791,
-				    .dst_port = 4791,
-				    .src = {192, 0, 2, 1},
-				    .dst = {192, 0, 2, 2}};
+	struct icrc_address addr = {
+		.src_port = 4791, .dst_port = 4791, .src = {192, 0, 2, 1}, .dst = {192, 0, 2, 2}};
 	struct wire_packet pkt;
 	uint8_t buf[WIRE_MAX_HEADERS];
 

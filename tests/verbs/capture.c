@@ -222,12 +222,12 @@ static void fill(uint32_t len)
 static enum ibv_wc_status operate(enum ibv_wr_opcode opcode, struct ibv_sge *sge, uint32_t len)
 {
 	struct ibv_sge in = sge_at(&env, DST, len);
-	struct ibv_send_wr wr = {.sg_list = sge,
-				 .num_sge = len != 0,
-				 .opcode = opcode,
-				 .send_flags = IBV_SEND_SIGNALED,
-				 .wr.rdma = {.remote_addr = (uintptr_t)env.buf + DST,
-					     .rkey = env.mr->rkey}};
+	struct ibv_send_wr wr = {
+		.sg_list = sge,
+		.num_sge = len != 0,
+		.opcode = opcode,
+		.send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {.remote_addr = (uintptr_t)env.buf + DST, .rkey = env.mr->rkey}};
 	struct ibv_send_wr *bad;
 	struct ibv_wc wc[2];
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Congestion notification, seen from a peer that this program is itself: marked packets are answered
- * with a CNP, at most one in 50 us; a CNP of the peer halves what a QP sends at once; a CNP from
- * another address, or for a QP that does not exist, does nothing.
+ * Congestion notification, seen from a peer that this program is itself: marked packets are
+ * answered with a CNP, at most one in 50 us; a CNP of the peer halves what a QP sends at once; a
+ * CNP from another address, or for a QP that does not exist, does nothing.
  *
  * The device has ADDRESS; this program is at PEER and STRANGER.
  */
@@ -128,7 +128,7 @@ static struct ibv_qp *connect_to_us(enum ibv_qp_type type)
 	CHECK_EQ(ibv_modify_qp(qp, &attr,
 			       IBV_QP_STATE | IBV_QP_SQ_PSN |
 				       (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-						       IBV_QP_MAX_QP_RD_ATOMIC
+							IBV_QP_MAX_QP_RD_ATOMIC
 					   : 0)),
 		 0);
 	return qp;

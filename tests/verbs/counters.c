@@ -285,15 +285,14 @@ static size_t peer_receive(struct peer *p)
 static struct ibv_qp *make_wired(uint8_t timeout)
 {
 	struct ibv_qp *qp = make_qp();
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = IBV_MTU_1024,
-		.dest_qp_num = PEER_QPN,
-		.max_dest_rd_atomic = 4,
-		.min_rnr_timer = 1,
-		.ah_attr = {.is_global = 1,
-			    .port_num = 1,
-			    .grh = {.sgid_index = 1, .hop_limit = 64}}};
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
+				   .path_mtu = IBV_MTU_1024,
+				   .dest_qp_num = PEER_QPN,
+				   .max_dest_rd_atomic = 4,
+				   .min_rnr_timer = 1,
+				   .ah_attr = {.is_global = 1,
+					       .port_num = 1,
+					       .grh = {.sgid_index = 1, .hop_limit = 64}}};
 
 	attr.ah_attr.grh.dgid.raw[10] = attr.ah_attr.grh.dgid.raw[11] = 0xff;
 	CHECK_EQ(inet_pton(AF_INET, PEER, attr.ah_attr.grh.dgid.raw + 12), 1);
@@ -417,12 +416,14 @@ static void odd_packets(struct peer *p)
 /* The names of rxe in Linux 6.1, so that what reads those finds them. */
 static void names(void)
 {
-	static const char *const rxe[] = {
-		"sent_pkts",	      "rcvd_pkts",	   "duplicate_request",
-		"out_of_seq_request", "rcvd_rnr_err",	   "send_rnr_err",
-		"rcvd_seq_err",	      "ack_deferred",	   "retry_exceeded_err",
-		"retry_rnr_exceeded_err", "completer_retry_err", "send_err",
-		"link_downed",	      "rdma_sends",	   "rdma_recvs"};
+	static const char *const rxe[] = {"sent_pkts",		 "rcvd_pkts",
+					  "duplicate_request",	 "out_of_seq_request",
+					  "rcvd_rnr_err",	 "send_rnr_err",
+					  "rcvd_seq_err",	 "ack_deferred",
+					  "retry_exceeded_err",	 "retry_rnr_exceeded_err",
+					  "completer_retry_err", "send_err",
+					  "link_downed",	 "rdma_sends",
+					  "rdma_recvs"};
 	char *text = stats_text(0);
 
 	for (unsigned int i = 0; i < sizeof(rxe) / sizeof(rxe[0]); i++)

@@ -6,8 +6,8 @@
 #include "faults.h"
 
 static const enum ibv_wr_opcode opcodes[] = {
-	IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ,
-	IBV_WR_ATOMIC_FETCH_AND_ADD,
+	IBV_WR_SEND,	  IBV_WR_RDMA_WRITE,	       IBV_WR_RDMA_WRITE_WITH_IMM,
+	IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
 };
 
 /* @return whether a request of this opcode takes a receive */
@@ -47,7 +47,8 @@ static double transfer(struct link *l, struct ibv_qp *a, struct ibv_qp *b,
 /* Answered so once or more often, then carried out, once. */
 static void later(struct link *l, struct ibv_qp *a, struct ibv_qp *b)
 {
-	const struct timing t = {.min_rnr_timer = 18, .rnr_retry = 3, .timeout = 14, .retry_cnt = 7};
+	const struct timing t = {
+		.min_rnr_timer = 18, .rnr_retry = 3, .timeout = 14, .retry_cnt = 7};
 
 	link_connect(l, a, b, &t);
 	for (size_t i = 0; i < sizeof(opcodes) / sizeof(opcodes[0]); i++) {
@@ -83,7 +84,8 @@ static void later(struct link *l, struct ibv_qp *a, struct ibv_qp *b)
 /* Every time: the retries are used up. The responder does not notice. */
 static void never(struct link *l, struct ibv_qp *a, struct ibv_qp *b)
 {
-	const struct timing t = {.min_rnr_timer = 14, .rnr_retry = 2, .timeout = 14, .retry_cnt = 2};
+	const struct timing t = {
+		.min_rnr_timer = 14, .rnr_retry = 2, .timeout = 14, .retry_cnt = 2};
 	double start;
 
 	link_connect(l, a, b, &t);

@@ -107,7 +107,8 @@ static void race(struct link *l, struct waiter *w)
 		CHECK(seconds() - start >= 0.1);
 		expect_recv(w, 5);
 	}
-	/* A program that only polls. Armed from before, so an event is first taken out of the way. */
+	/* A program that only polls. Armed from before, so an event is first taken out of the way.
+	 */
 	CHECK_EQ(ibv_req_notify_cq(w->cq, 0), 0);
 	send_one(l, w, 6);
 	CHECK(take_event(w, TEST_TIMEOUT * 1000));

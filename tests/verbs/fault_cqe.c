@@ -99,7 +99,8 @@ static void flushed(struct link *l, struct ibv_qp *a, struct ibv_qp *b)
 	fault_clear(&l->a, 0);
 }
 
-/* Held when the QP is reset, or destroyed: nothing of it comes any more, and a SRQ loses nothing. */
+/* Held when the QP is reset, or destroyed: nothing of it comes any more, and a SRQ loses nothing.
+ */
 static void gone(struct link *l, struct ibv_qp *a)
 {
 	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};

@@ -214,8 +214,7 @@ static void counters(struct env *e)
 			CHECK_STR(content(openat(dir, "rdma_sends", O_RDONLY)), want);
 			break;
 		case 3:
-			CHECK_STR(stream_content(fopen(PORT "/hw_counters/rdma_sends", "r")),
-				  want);
+			CHECK_STR(stream_content(fopen(PORT "/hw_counters/rdma_sends", "r")), want);
 			break;
 		case 4:
 			CHECK_EQ(chdir(PORT "/hw_counters"), 0);
@@ -234,8 +233,7 @@ static void counters(struct env *e)
 		CHECK_EQ(errno, 1234);
 	}
 	CHECK_STR(content(old), "0\n");
-	snprintf(want, sizeof(want), "%llu\n",
-		 (unsigned long long)stats_device("port_xmit_data"));
+	snprintf(want, sizeof(want), "%llu\n", (unsigned long long)stats_device("port_xmit_data"));
 	CHECK_STR(content(open(PORT "/counters/port_xmit_data", O_RDONLY)), want);
 	CHECK_EQ(chdir("/"), 0);
 	close(dir);
