@@ -468,18 +468,11 @@ static bool worker_tap_ready(void *host, const struct path *path)
 	return worker_tx_ready(&w->engine, path);
 }
 
-/* tap_ops.now */
-static uint64_t worker_tap_now(void *host)
-{
-	return host_now();
-}
-
 static const struct tap_ops worker_tap_ops = {
 	.send = worker_tap_send,
 	.receive = worker_tap_receive,
 	.note = worker_tap_note,
 	.ready = worker_tap_ready,
-	.now = worker_tap_now,
 };
 
 /* ---- the loop --------------------------------------------------------------------------- */

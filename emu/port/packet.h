@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The packets a train is cut into. Pure. */
+/* The packets a train is cut into, and the train that packets make. Pure. */
 #ifndef VERNIC_PORT_PACKET_H
 #define VERNIC_PORT_PACKET_H
 
@@ -29,6 +29,51 @@ int packet_headers(const struct train *t, uint32_t i, struct wire_packet *pkt);
 static inline uint32_t packet_len(const struct wire_packet *pkt)
 {
 	return wire_opcodes[pkt->opcode].header_len + pkt->payload_len + pkt->pad + ICRC_LEN;
+}
+
+/*
+ * The way back: what a packet says that is the first of its train. Path, MTU, count and payload are
+ * the caller's, and so is the sender where the packet does not name it.
+ */
+static inline void packet_begins(struct train *t, const struct wire_packet *pkt)
+{
+	const struct wire_opcode *op = &wire_opcodes[pkt->opcode];
+	bool atomic = op->flags & OPF_ATOMICETH;
+
+	t->dst_qpn = pkt->dest_qpn;
+	t->service = pkt->opcode & 0xe0;
+	t->kind = op->kind;
+	t->first = op->flags & OPF_FIRST;
+	t->pkey = pkt->pkey;
+	t->psn = pkt->psn;
+	t->reth.va = atomic ? pkt->atomic.va : pkt->reth.va;
+	t->reth.rkey = atomic ? pkt->atomic.rkey : pkt->reth.rkey;
+	t->reth.length = pkt->reth.length;
+	t->atomic.swap_add = pkt->atomic.swap_add;
+	t->atomic.compare = pkt->atomic.compare;
+	t->atomic_orig = pkt->atomic_orig;
+	if (op->flags & OPF_DETH) {
+		t->qkey = pkt->deth.qkey;
+		t->src_qpn = pkt->deth.src_qpn;
+	}
+	t->ackreq = false;
+}
+
+/* And what it says as the last one so far. */
+static inline void packet_ends(struct train *t, const struct wire_packet *pkt)
+{
+	const struct wire_opcode *op = &wire_opcodes[pkt->opcode];
+
+	t->last = op->flags & OPF_LAST;
+	t->imm = op->flags & OPF_IMM;
+	t->inv = op->flags & OPF_INV;
+	t->imm_data = pkt->imm;
+	t->solicited = pkt->solicited;
+	t->ackreq |= pkt->ackreq; /* one ACK, for the last packet, answers all */
+	if (op->flags & OPF_AETH) {
+		t->aeth.syndrome = pkt->aeth.syndrome;
+		t->aeth.msn = pkt->aeth.msn;
+	}
 }
 
 #endif

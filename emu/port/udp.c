@@ -580,52 +580,28 @@ static bool rx_continues(const struct rx *rx, const struct wire_packet *pkt,
 }
 
 /* Begins a train with a packet. */
-static void rx_begin(struct rx *rx, const struct wire_packet *pkt, const struct wire_opcode *op,
-		     struct dma_segment *seg)
+static void rx_begin(struct rx *rx, const struct wire_packet *pkt, struct dma_segment *seg)
 {
 	struct train *t = &rx->train;
 
 	*t = (struct train){
 		.path = &rx->path,
-		.src_qpn = pkt->deth.src_qpn,
-		.dst_qpn = pkt->dest_qpn,
-		.service = pkt->opcode & 0xe0,
-		.kind = op->kind,
-		.first = op->flags & OPF_FIRST,
-		.pkey = pkt->pkey,
-		.psn = pkt->psn,
 		.mtu = pkt->payload_len,
-		.reth = {pkt->reth.va, pkt->reth.rkey, pkt->reth.length},
-		.atomic = {pkt->atomic.swap_add, pkt->atomic.compare},
-		.atomic_orig = pkt->atomic_orig,
-		.qkey = pkt->deth.qkey,
 		.payload = {.seg = seg},
 		.crowded = rx->crowded,
 		.ecn = rx->path.traffic_class & ECN_MASK,
 	};
-	if (op->flags & OPF_ATOMICETH) {
-		t->reth.va = pkt->atomic.va;
-		t->reth.rkey = pkt->atomic.rkey;
-	}
+	packet_begins(t, pkt);
 }
 
 /* Adds a packet to the train, as its last one so far. */
-static void rx_append(struct rx *rx, const struct wire_packet *pkt, const struct wire_opcode *op,
-		      const uint8_t *data, struct dma_segment *seg)
+static void rx_append(struct rx *rx, const struct wire_packet *pkt, const uint8_t *data,
+		      struct dma_segment *seg)
 {
 	struct train *t = &rx->train;
 
 	t->count++;
-	t->last = op->flags & OPF_LAST;
-	t->imm = op->flags & OPF_IMM;
-	t->inv = op->flags & OPF_INV;
-	t->imm_data = pkt->imm;
-	t->solicited = pkt->solicited;
-	t->ackreq |= pkt->ackreq; /* one ACK, for the last packet, answers all */
-	if (op->flags & OPF_AETH) {
-		t->aeth.syndrome = pkt->aeth.syndrome;
-		t->aeth.msn = pkt->aeth.msn;
-	}
+	packet_ends(t, pkt);
 	*seg = (struct dma_segment){.addr = (uintptr_t)(data + pkt->payload_off),
 				    .len = pkt->payload_len};
 	t->payload.count++;
@@ -734,9 +710,9 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 		op = &wire_opcodes[pkt.opcode];
 		if (!rx_continues(&rx, &pkt, op)) {
 			rx_flush(&rx);
-			rx_begin(&rx, &pkt, op, seg);
+			rx_begin(&rx, &pkt, seg);
 		}
-		rx_append(&rx, &pkt, op, data, seg++);
+		rx_append(&rx, &pkt, data, seg++);
 	}
 	rx_flush(&rx);
 }

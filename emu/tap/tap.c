@@ -362,37 +362,6 @@ static void flip_payload(struct tap *tap, struct train *t, struct vernic_chance 
 	t->payload = list;
 }
 
-/* Puts what the headers of a packet say into its train; its payload stays. */
-static void apply_headers(struct train *t, const struct wire_packet *pkt)
-{
-	const struct wire_opcode *op = &wire_opcodes[pkt->opcode];
-
-	t->service = pkt->opcode & 0xe0;
-	t->kind = op->kind;
-	t->first = op->flags & OPF_FIRST;
-	t->last = op->flags & OPF_LAST;
-	t->imm = op->flags & OPF_IMM;
-	t->inv = op->flags & OPF_INV;
-	t->solicited = pkt->solicited;
-	t->ackreq = pkt->ackreq;
-	t->pkey = pkt->pkey;
-	t->dst_qpn = pkt->dest_qpn;
-	t->psn = pkt->psn;
-	t->imm_data = pkt->imm;
-	t->reth.va = op->flags & OPF_ATOMICETH ? pkt->atomic.va : pkt->reth.va;
-	t->reth.rkey = op->flags & OPF_ATOMICETH ? pkt->atomic.rkey : pkt->reth.rkey;
-	t->reth.length = pkt->reth.length;
-	t->atomic.swap_add = pkt->atomic.swap_add;
-	t->atomic.compare = pkt->atomic.compare;
-	t->aeth.syndrome = pkt->aeth.syndrome;
-	t->aeth.msn = pkt->aeth.msn;
-	t->atomic_orig = pkt->atomic_orig;
-	if (op->flags & OPF_DETH) {
-		t->qkey = pkt->deth.qkey;
-		t->src_qpn = pkt->deth.src_qpn;
-	}
-}
-
 /*
  * Flips a bit of the headers of a single packet: one that says something, not a reserved one.
  * @whole: it must remain a packet of the same form
@@ -426,7 +395,8 @@ static bool flip_header(struct train *t, struct vernic_chance *c, bool whole)
 			break;
 		buf[bit / 8] ^= (uint8_t)(1 << bit % 8);
 	}
-	apply_headers(t, &after);
+	packet_begins(t, &after);
+	packet_ends(t, &after);
 	return true;
 }
 
@@ -474,7 +444,7 @@ static uint64_t rate_time(const struct train *t, uint64_t bits_a_second)
 static void rate(struct tap *tap, const struct place *at, const struct train *t,
 		 struct fault_rule *r)
 {
-	uint64_t now = tap->ops->now(tap->host);
+	uint64_t now = engine_time(tap->engine);
 
 	if (r->busy > now + TAP_RATE_QUEUE) {
 		tap->ops->note(tap->host, at->point, at->dev, at->qpn, t, r->note);
@@ -490,7 +460,7 @@ static void rate(struct tap *tap, const struct place *at, const struct train *t,
 static void delay(struct tap *tap, const struct place *at, const struct train *t,
 		  struct fault_rule *r)
 {
-	uint64_t due = tap->ops->now(tap->host) + r->value;
+	uint64_t due = engine_time(tap->engine) + r->value;
 
 	if (r->jitter != 0)
 		due += vernic_chance_random(&r->chance) % (r->jitter + 1);
@@ -516,7 +486,7 @@ static void act(struct tap *tap, const struct place *at, struct train *t, struct
 			pass(tap, at, t, i != 0 ? r->note : NULL);
 		break;
 	case FAULT_REORDER:
-		hold(tap, at, t, tap->ops->now(tap->host) + TAP_LATE, false, (uint32_t)r->value,
+		hold(tap, at, t, engine_time(tap->engine) + TAP_LATE, false, (uint32_t)r->value,
 		     r->note);
 		break;
 	case FAULT_DELAY:

@@ -48,8 +48,6 @@ struct tap_ops {
 		     const struct train *t, const char *note);
 	/* @return whether the port takes a train now */
 	bool (*ready)(void *host, const struct path *path);
-	/* @return the time, ns, of the clock of engine.now */
-	uint64_t (*now)(void *host);
 };
 
 struct tap_counters {

@@ -3,6 +3,7 @@
  * Where trains go: to the host's other worker as they are, or as packets over a link that does
  * harm.
  */
+#include "port/packet.h"
 #include "sim.h"
 
 #include <stdio.h>
@@ -506,44 +507,15 @@ static bool train_continues(const struct train *t, const struct wire_packet *pkt
 static void train_begin(struct train *t, const struct path *path, const struct wire_packet *pkt,
 			struct dma_segment *seg)
 {
-	const struct wire_opcode *op = &wire_opcodes[pkt->opcode];
-	bool atomic = op->flags & OPF_ATOMICETH;
-
-	*t = (struct train){
-		.path = path,
-		.src_qpn = pkt->deth.src_qpn,
-		.dst_qpn = pkt->dest_qpn,
-		.service = pkt->opcode & 0xe0,
-		.kind = op->kind,
-		.first = op->flags & OPF_FIRST,
-		.pkey = pkt->pkey,
-		.psn = pkt->psn,
-		.mtu = pkt->payload_len,
-		.reth = {atomic ? pkt->atomic.va : pkt->reth.va,
-			 atomic ? pkt->atomic.rkey : pkt->reth.rkey, pkt->reth.length},
-		.atomic = {pkt->atomic.swap_add, pkt->atomic.compare},
-		.atomic_orig = pkt->atomic_orig,
-		.qkey = pkt->deth.qkey,
-		.payload = {.seg = seg},
-	};
+	*t = (struct train){.path = path, .mtu = pkt->payload_len, .payload = {.seg = seg}};
+	packet_begins(t, pkt);
 }
 
 /* Adds a packet at the end of a train. */
 static void train_append(struct train *t, const struct packet *p, const struct wire_packet *pkt)
 {
-	const struct wire_opcode *op = &wire_opcodes[pkt->opcode];
-
 	t->count++;
-	t->last = op->flags & OPF_LAST;
-	t->imm = op->flags & OPF_IMM;
-	t->inv = op->flags & OPF_INV;
-	t->imm_data = pkt->imm;
-	t->solicited = pkt->solicited;
-	t->ackreq |= pkt->ackreq;
-	if (op->flags & OPF_AETH) {
-		t->aeth.syndrome = pkt->aeth.syndrome;
-		t->aeth.msn = pkt->aeth.msn;
-	}
+	packet_ends(t, pkt);
 	t->payload.seg[t->payload.count++] = (struct dma_segment){
 		.addr = (uintptr_t)(p->data + pkt->payload_off), .len = pkt->payload_len};
 	t->payload.len += pkt->payload_len;
