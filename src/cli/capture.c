@@ -644,11 +644,8 @@ static int parse_options(int argc, char **argv, struct capture_options *o, const
 	}
 	if (status != CLI_OK)
 		return status;
-	if (optind < argc) {
-		cli_fail("capture: unexpected argument '%s' (see 'vernic capture --help')",
-			 argv[optind]);
+	if (cli_no_word("capture", argv[optind]) != CLI_OK)
 		return CLI_USAGE;
-	}
 	if (!o->file) {
 		cli_fail("capture: no file given: -w FILE (see 'vernic capture --help')");
 		return CLI_USAGE;

@@ -47,6 +47,13 @@ int cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int cli_bad_option(const char *subcommand, int opt, char **argv);
 
 /*
+ * Complains if there is something behind the options of a subcommand that takes no more than those.
+ * @word: what is there, or NULL
+ * @return CLI_OK or CLI_USAGE
+ */
+int cli_no_word(const char *subcommand, const char *word);
+
+/*
  * Connects to the daemon at a path and shakes hands.
  * @path: of its socket
  * @return a connected SOCK_SEQPACKET socket, or -errno: -EPROTO after a failed handshake.

@@ -46,6 +46,15 @@ int cli_bad_option(const char *subcommand, int opt, char **argv)
 	return CLI_USAGE;
 }
 
+int cli_no_word(const char *subcommand, const char *word)
+{
+	if (word == NULL)
+		return CLI_OK;
+	cli_fail("%s: unexpected argument '%s' (see 'vernic %s --help')", subcommand, word,
+		 subcommand);
+	return CLI_USAGE;
+}
+
 /*
  * Shakes hands on a fresh connection.
  * @return 0 or -errno with cause filled in

@@ -67,10 +67,8 @@ int cli_env(int argc, char **argv)
 			return cli_bad_option("env", opt, argv);
 		}
 	}
-	if (optind < argc) {
-		cli_fail("env: unexpected argument '%s' (see 'vernic env --help')", argv[optind]);
+	if (cli_no_word("env", argv[optind]) != CLI_OK)
 		return CLI_USAGE;
-	}
 	if (cli_find_daemon(socket, false, found, &fd) != CLI_OK)
 		return CLI_FAILED;
 	close(fd);

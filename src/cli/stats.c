@@ -86,11 +86,8 @@ int cli_stats(int argc, char **argv)
 			return cli_bad_option("stats", opt, argv);
 		}
 	}
-	if (optind < argc) {
-		cli_fail("stats: unexpected argument '%s' (see 'vernic stats --help')",
-			 argv[optind]);
+	if (cli_no_word("stats", argv[optind]) != CLI_OK)
 		return CLI_USAGE;
-	}
 	if (cli_find_daemon(socket, false, found, &fd) != CLI_OK)
 		return CLI_FAILED;
 	status = cli_print_reply(fd, found, &request);

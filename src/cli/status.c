@@ -56,11 +56,8 @@ int cli_status(int argc, char **argv)
 			return cli_bad_option("status", opt, argv);
 		}
 	}
-	if (optind < argc) {
-		cli_fail("status: unexpected argument '%s' (see 'vernic status --help')",
-			 argv[optind]);
+	if (cli_no_word("status", argv[optind]) != CLI_OK)
 		return CLI_USAGE;
-	}
 	if (cli_find_daemon(socket, false, found, &fd) != CLI_OK)
 		return CLI_FAILED;
 	request.status.json = json;
