@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+/* rcu_dereference() is one load: not worth a call. */
+#define URCU_INLINE_SMALL_FUNCTIONS
 #include <urcu-qsbr.h>
 
 #include "object.h"

@@ -315,6 +315,9 @@ void congestion_update(struct qp *qp)
 {
 	uint32_t total = 0, due = 0;
 
+	/* A local path: nothing to charge. */
+	if (!qp->cong.budget[BUDGET_OUT] && !qp->cong.budget[BUDGET_IN])
+		return;
 	if (qp->p.type == IBV_QPT_RC && qp_sends(qp) && !qp->cong.silent) {
 		const struct requester *r = &qp->req;
 

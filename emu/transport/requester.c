@@ -476,11 +476,11 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	packets = window_room(qp, packets < most ? packets : most);
 	if (packets == 0)
 		return -1;
-	room = congestion_room(qp, BUDGET_OUT, entry->unit) / entry->unit;
+	room = congestion_room(qp, BUDGET_OUT, entry->unit);
 	if (room == 0)
 		return -1;
-	if (packets > room)
-		packets = room;
+	if ((uint64_t)packets * entry->unit > room)
+		packets = room / entry->unit;
 	qp_fill_train(qp, &t, entry->kind);
 	t.first = offset == 0;
 	t.last = offset + packets == entry->packets;
