@@ -873,6 +873,7 @@ int main(int argc, char **argv)
 	CHECK(list && list[0] && list[1]);
 	for (unsigned int i = 0; i < SIDES; i++)
 		client_init(&clients[i], list[i]);
+	ibv_free_device_list(list);
 	for (unsigned int i = 0; i < SIDES; i++)
 		client_connect(&clients[i], &clients[!i], &sides[!i]);
 	run("write", IBV_WR_RDMA_WRITE);

@@ -86,6 +86,7 @@ static void side_open(struct side *s, const char *socket)
 	CHECK(list && list[0]);
 	s->ctx = ibv_open_device(list[0]);
 	CHECK(s->ctx);
+	ibv_free_device_list(list);
 	s->pd = ibv_alloc_pd(s->ctx);
 	s->cq = ibv_create_cq(s->ctx, cqe, NULL, NULL, 0);
 	CHECK(s->pd && s->cq);
@@ -255,6 +256,10 @@ static void run(struct side *s, const char *socket)
 		       (double)opt.messages / took * 1e-6, took);
 	/* A server that leaves takes its QPs along, and with them what is to be answered. */
 	meet(s, 4);
+	CHECK_EQ(ibv_dereg_mr(s->mr), 0);
+	free(s->qp);
+	free(s->posted);
+	free(s->done);
 }
 
 static void usage(void)

@@ -12,7 +12,8 @@
  *	                                  through shared memory, yielding after 50 empty looks
  *	yardstick udp SECONDS BYTES       Gb/s of payload: UDP datagrams of BYTES and 44 of headers over
  *	                                  loopback, GSO and GRO, io_uring, multishot receive
- *	yardstick udp-spin SECONDS        us: half round trip of 64 bytes, two processes, never waiting
+ *	yardstick udp-spin SECONDS        us: half round trip of 64 bytes, two processes on two cores, never
+ *	                                  waiting
  *	yardstick futex SECONDS           us: two wake-ups: a round trip of two that sleep
  */
 #include <arpa/inet.h>
@@ -87,6 +88,22 @@ static void stop(pid_t pid)
 {
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
+}
+
+/* Stays on one of the cores there are: two that spin must not share one. */
+static void pin(int which)
+{
+	cpu_set_t all, one;
+
+	CPU_ZERO(&one);
+	CHECK(sched_getaffinity(0, sizeof(all), &all) == 0);
+	for (int i = 0; i < CPU_SETSIZE; i++) {
+		if (CPU_ISSET(i, &all) && which-- == 0) {
+			CPU_SET(i, &one);
+			CHECK(sched_setaffinity(0, sizeof(one), &one) == 0);
+			return;
+		}
+	}
 }
 
 /* ---- samples ------------------------------------------------------------------------------- */
@@ -449,6 +466,8 @@ static void udp(double time, uint32_t payload)
 	} while (begin == 0 || now - begin < time);
 	printf("%.3f\n", (double)(bytes - first) * payload / s.packet * 8 / (now - begin) * 1e-9);
 	stop(sender);
+	io_uring_queue_exit(&ring);
+	free(br);
 }
 
 struct spin {
@@ -460,6 +479,7 @@ static void udp_spin_b(void *arg)
 	struct spin *s = arg;
 	char buf[64];
 
+	pin(1);
 	for (;;)
 		if (recv(s->fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
 			send(s->fd, buf, sizeof(buf), MSG_DONTWAIT);
@@ -477,6 +497,7 @@ static void udp_spin(double time)
 	s.fd = udp_socket(&b, &a);
 	CHECK(connect(fd, (struct sockaddr *)&b, sizeof(b)) == 0);
 	pid = start(udp_spin_b, &s);
+	pin(0);
 	begin = last = seconds();
 	while (last - begin < time) {
 		CHECK(send(fd, buf, sizeof(buf), 0) == sizeof(buf));
