@@ -5,29 +5,32 @@
  * Theory of operation
  * -------------------
  * dma_flush() carries out a batch of operations from the head of the queue, calls their done()s,
- *and goes on until the queue is empty.
+ * and goes on until the queue is empty.
  *
  * An operation is cut into pieces that are contiguous on both sides. A batch is a list of pieces to
  * read from clients (reads) and a list of pieces to write to clients (writes). All reads are
- *carried out before all writes, both in order. What a piece becomes depends on its ends:
+ * carried out before all writes, both in order. What a piece becomes depends on its ends:
  *
  *	client -> client	a read into the bounce buffer and a write out of it
  *	client -> daemon	a read straight to its place
  *	daemon -> client	a write straight from its place
- *	daemon -> daemon	memcpy() at once, while the batch is being put together
+ *	daemon -> daemon	copied at once, while the batch is being put together
  *
- * So reads run ahead of earlier writes, and memcpy() ahead of everything. Where that would show,
- *the batch is carried out first (the check before each piece is in plan_piece()).
+ * So reads run ahead of earlier writes, and copies ahead of everything. Where that would show, the
+ * batch is carried out first (the check before each piece is in plan_piece()). It shows wherever a
+ * client looks on: memory of a client that is mapped here (dma_segment.mapped) is the daemon's for
+ * the purpose of copying, but nothing goes there ahead of earlier writes.
  *
  * A batch ends when the bounce buffer or a list is full, wherever that is in an operation: a cursor
  * says where to go on. When the backend fails, the batch is repeated operation by operation, from
  * the same cursors and to the same places in the bounce buffer, to learn which one it was. Writes
- *of a batch are begun only when all its reads are done, and its memcpy()s touch nothing of the rest
- *of it, so repeating the reads or the writes changes nothing for the innocent.
+ * of a batch are begun only when all its reads are done, and its memcpy()s touch nothing of the rest
+ * of it, so repeating the reads or the writes changes nothing for the innocent.
  */
 #include "dma.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +116,7 @@ struct dma {
 	/* The batch being put together. */
 	struct pieces reads, writes;
 	size_t bounce_used;
+	size_t copied; /* bytes that went at once */
 	struct span written[MAX_SPANS]; /* covers the client side of writes */
 	uint32_t written_count;
 	struct span local_src; /* covers the daemon side of writes, bounce buffer excepted */
@@ -423,9 +427,36 @@ static void clear_pieces(struct dma *dma)
 	dma->reads.count = 0;
 	dma->writes.count = 0;
 	dma->bounce_used = 0;
+	dma->copied = 0;
 	dma->written_count = 0;
 	dma->local_src = (struct span){0};
 	dma->local_dst = (struct span){0};
+}
+
+/*
+ * Copies within the daemon. A client that looks on sees the bytes in address order as far as it can
+ * tell from the last ones, which programs poll on: memmove() promises no order, so the tail goes
+ * behind the rest, in words, the last one by itself.
+ */
+static void copy_bytes(uint8_t *to, const uint8_t *from, size_t len)
+{
+	size_t tail = len < 64 ? len : 64, n;
+
+	memmove(to, from, len - tail);
+	to += len - tail;
+	from += len - tail;
+	for (; tail > 0; tail -= n, to += n, from += n) {
+		uint64_t word;
+
+		atomic_thread_fence(memory_order_release);
+		n = tail % 8 ? tail % 8 : 8;
+		if (n == 8) {
+			memcpy(&word, from, 8);
+			memcpy(to, &word, 8);
+		} else {
+			memmove(to, from, n);
+		}
+	}
 }
 
 /*
@@ -450,7 +481,17 @@ static size_t plan_piece(struct dma *dma, const struct dma_segment *src,
 		    hits_local(&dma->reads, &dma->local_dst, to, len) ||
 		    hits_local(&dma->writes, &dma->local_src, to, len))
 			return 0;
-		memcpy(to, from, len);
+		if (!dst->mapped) {
+			memcpy(to, from, len);
+			return len;
+		}
+		if (dma->reads.count || dma->writes.count)
+			return 0;
+		/* As much at a time as the bounce buffer lets through: done() must not wait long. */
+		if (len > dma->bounce_size - dma->copied)
+			len = dma->bounce_size - dma->copied;
+		copy_bytes(to, from, len);
+		dma->copied += len;
 		return len;
 	}
 	/* A daemon's source read into by this batch is no matter: reads come before writes. */
@@ -459,7 +500,8 @@ static size_t plan_piece(struct dma *dma, const struct dma_segment *src,
 	if (hits_written(dma, src->mm, src->addr, len))
 		return 0;
 	if (!dst->mm) {
-		if (hits_local(&dma->writes, &dma->local_src, to, len))
+		if (hits_local(&dma->writes, &dma->local_src, to, len) ||
+		    (dst->mapped && dma->writes.count))
 			return 0;
 		span_add(&dma->local_dst, dst->addr, len);
 		add_piece(&dma->reads, src->mm, to, src->addr, len, false);
@@ -499,6 +541,8 @@ static bool plan_op(struct dma *dma, const struct dma_op *op, struct cursor *c,
 		len = src.len - c->src_off;
 		if (dst.len - c->dst_off < len)
 			len = dst.len - c->dst_off;
+		if (end && c->src == end->src && c->dst == end->dst && end->src_off - c->src_off < len)
+			len = end->src_off - c->src_off;
 		n = len ? plan_piece(dma, &src, &dst, len, copy) : 0;
 		if (n == 0 && len != 0)
 			return false;
@@ -554,6 +598,24 @@ static int transfer(const struct pieces *l, int (*call)(struct mm *, const struc
 }
 
 /*
+ * Reads from each page of the mapped segments of a list. One that is gone is replaced by that
+ * (mapping.h), which a system call that meets it does not bring about.
+ */
+static void touch_mapped(const struct dma_list *l)
+{
+	for (uint32_t i = 0; i < l->count; i++) {
+		const volatile uint8_t *p = (const uint8_t *)(uintptr_t)l->seg[i].addr;
+		uint32_t len = l->seg[i].len;
+
+		if (!l->seg[i].mapped || len == 0)
+			continue;
+		for (uint32_t at = 0; at < len; at += 4096)
+			(void)p[at];
+		(void)p[len - 1];
+	}
+}
+
+/*
  * Repeats a batch operation by operation and notes which fail.
  * @reads: whether the reads are to be repeated; else they are in place
  * @end: where the batch ends in its last operation
@@ -568,6 +630,8 @@ static void repeat(struct dma *dma, bool reads, const struct cursor *end)
 
 			if (part->slot->error)
 				continue;
+			touch_mapped(&part->slot->op.src);
+			touch_mapped(&part->slot->op.dst);
 			clear_pieces(dma);
 			dma->bounce_used = part->bounce;
 			plan_op(dma, &part->slot->op, &c, part->whole ? NULL : end, false);

@@ -40,6 +40,7 @@ struct dma_segment {
 	struct mm *mm; /* NULL: the daemon's own memory */
 	uint64_t addr;
 	uint32_t len; /* bytes */
+	bool mapped;  /* without mm: a client sees it too (mapping.h) */
 };
 
 /* A list of segments: the payload of a train, or where it goes. */

@@ -17,6 +17,7 @@
 #include "control/control.h"
 #include "host.h"
 #include "log.h"
+#include "mapping.h"
 #include "vernic_config.h"
 #include "worker.h"
 
@@ -290,6 +291,11 @@ static int run(const struct config *cfg, int ready_fd)
 		if (err != 0)
 			goto out_devices;
 		host.device_count++;
+	}
+	err = mapping_init();
+	if (err != 0) {
+		config_fail("", "SIGBUS: %s", strerror(-err));
+		goto out_devices;
 	}
 	err = worker_pages_create(&host);
 	if (err != 0) {

@@ -131,6 +131,7 @@ int mr_resolve(const struct pd *pd, uint32_t key, uint64_t va, uint64_t len, uin
 		.mm = mr->mm,
 		.addr = mr->addr + offset,
 		.len = (uint32_t)len,
+		.mapped = mr->mm == NULL,
 	};
 	return 0;
 }

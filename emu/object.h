@@ -20,6 +20,7 @@
 
 struct client;
 struct engine;
+struct mapping;
 struct mr_table;
 
 /* An entry of a port's GID table. */
@@ -51,9 +52,10 @@ struct mr {
 	uint32_t key; /* lkey and rkey; never 0 */
 	uint32_t access; /* enum ibv_access_flags */
 	struct pd *pd;
-	struct mm *mm;
+	struct mm *mm;	 /* NULL: mapped here */
+	struct mapping *mapping;
 	uint64_t iova;	 /* what WQEs and RETH address */
-	uint64_t addr;	 /* where that lies in mm */
+	uint64_t addr;	 /* where that lies in mm, or here */
 	uint64_t length; /* bytes */
 };
 

@@ -708,8 +708,9 @@ int worker_start(struct host *host, unsigned int index, char *error, size_t erro
 		snprintf(error, error_len, "worker %u: eventfd: %s", index, strerror(-err));
 		goto fail;
 	}
-	/* Signals are the control thread's. */
+	/* Signals are the control thread's, but for those of the own memory (mapping.h). */
 	sigfillset(&all);
+	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = -pthread_create(&w->thread, NULL, worker_main, w);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

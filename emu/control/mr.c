@@ -1,13 +1,39 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Memory regions. */
+#include <string.h>
+
 #include <urcu-qsbr.h>
 
 #include "control.h"
+
+#include "../log.h"
+#include "../mapping.h"
 
 #define MR_ACCESS_SUPPORTED                                                          \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
 	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |     \
 	 IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE)
+
+/* Has the region's file mapped, if it can be: the memory is reached without the client's mm then. */
+static void mr_map(struct mr *mr, int fd, uint64_t offset)
+{
+	uint8_t *addr;
+	int err = mapping_get(fd, offset, mr->length, &mr->mapping, &addr);
+
+	if (err != 0) {
+		log_debug("a region's file cannot be mapped: %s", strerror(-err));
+		return;
+	}
+	mr->mm = NULL;
+	mr->addr = (uintptr_t)addr;
+}
+
+/* Frees a region that no worker can hold any more. */
+static void mr_free(struct mr *mr)
+{
+	mapping_put(mr->mapping);
+	free(mr);
+}
 
 /*
  * ibv_reg_mr(3). The library has shown that the range is mapped with the rights.
@@ -47,6 +73,8 @@ int handle_reg_mr(struct client *c, struct message *m)
 	mr->iova = iova;
 	mr->addr = addr;
 	mr->length = length;
+	if (m->in_count > 0)
+		mr_map(mr, m->in[0], m->req->reg_mr.offset);
 	err = handle_add(&c->mrs, mr, UINT32_MAX - 1, &handle);
 	if (err != 0)
 		goto fail;
@@ -62,7 +90,7 @@ int handle_reg_mr(struct client *c, struct message *m)
 fail_handle:
 	handle_remove(&c->mrs, handle);
 fail:
-	free(mr);
+	mr_free(mr);
 	return err;
 }
 
@@ -84,7 +112,7 @@ int handle_dereg_mr(struct client *c, struct message *m)
 		return -EINVAL;
 	mr_unpublish(c, mr, m->req->handle);
 	synchronize_rcu();
-	free(mr);
+	mr_free(mr);
 	return 0;
 }
 
@@ -107,5 +135,5 @@ void client_close_mrs(struct client *c)
 	}
 	synchronize_rcu();
 	for (uint32_t i = 0; i < count; i++)
-		free(gone[i]);
+		mr_free(gone[i]);
 }

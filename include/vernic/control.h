@@ -104,13 +104,17 @@ struct vernic_request {
 		struct {
 			uint32_t index;
 		} query_gid; /* EINVAL past the table */
-		/* Populated and checked by the library beforehand (MADV_POPULATE_*). */
+		/*
+		 * Populated and checked by the library beforehand (MADV_POPULATE_*).
+		 * fds passed: [0] the file of memory that the daemon can map (optional)
+		 */
 		struct {
 			uint64_t addr;
 			uint64_t length;
 			uint64_t iova;
 			uint32_t access; /* enum ibv_access_flags */
 			uint32_t pd;
+			uint64_t offset; /* of addr in that file, bytes */
 		} reg_mr;
 		struct {
 			uint32_t cqe;	  /* entries wanted, >= 1 */

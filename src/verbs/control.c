@@ -215,12 +215,19 @@ int control_exchange(int ctl, const struct vernic_request *req, int send_fd,
 int control_call(struct context *ctx, const struct vernic_request *req, struct vernic_reply *reply,
 		 int *fds, int max_fds)
 {
+	return control_call_fd(ctx, req, -1, reply, fds, max_fds);
+}
+
+int control_call_fd(struct context *ctx, const struct vernic_request *req, int send_fd,
+		    struct vernic_reply *reply, int *fds, int max_fds)
+{
 	int error = EIO;
 
 	pthread_mutex_lock(&ctx->ctl_mutex);
 	/* After fork() the connection is the parent's: a child's request would mix into its. */
 	if (ctx->pid == getpid() && !context_dead(ctx)) {
-		if (send_request(ctx->ctl, req, -1) || recv_reply(ctx->ctl, reply, fds, max_fds)) {
+		if (send_request(ctx->ctl, req, send_fd) ||
+		    recv_reply(ctx->ctl, reply, fds, max_fds)) {
 			context_died(ctx);
 			close_fds(fds, max_fds);
 		} else {

@@ -316,6 +316,10 @@ int control_exchange(int ctl, const struct vernic_request *req, int send_fd,
 int control_call(struct context *ctx, const struct vernic_request *req, struct vernic_reply *reply,
 		 int *fds, int max_fds);
 
+/* The same, with a descriptor passed along; -1: none. */
+int control_call_fd(struct context *ctx, const struct vernic_request *req, int send_fd,
+		    struct vernic_reply *reply, int *fds, int max_fds);
+
 /* A request that destroys handle. @return as control_call(), but 0 where the daemon is gone */
 int control_destroy(struct context *ctx, enum vernic_command command, uint32_t handle,
 		    struct vernic_reply *reply);
@@ -332,6 +336,15 @@ void control_unmap(struct context *ctx, void *p, size_t size);
 /* ---- context.c ----------------------------------------------------------------------------- */
 
 void context_died(struct context *ctx);
+
+/* ---- mapping.c ----------------------------------------------------------------------------- */
+
+/*
+ * Finds the file of memory that the daemon can map.
+ * @offset: out: of addr in the file, bytes
+ * @return a descriptor of it, the caller's to close, or -1: there is none; errno stays
+ */
+int mapping_find(const void *addr, size_t length, uint64_t *offset);
 
 /* ---- mr.c ---------------------------------------------------------------------------------- */
 

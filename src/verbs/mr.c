@@ -287,7 +287,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 	struct vernic_request req = {.command = VERNIC_CMD_REG_MR};
 	struct vernic_reply reply;
 	struct mr *mr;
-	int error;
+	int error, fd;
 
 	error = check_access(access);
 	if (!error &&
@@ -308,7 +308,10 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 	req.reg_mr.access = access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	req.reg_mr.pd = pd->handle;
-	error = control_call(ctx, &req, &reply, NULL, 0);
+	fd = mapping_find(addr, length, &req.reg_mr.offset);
+	error = control_call_fd(ctx, &req, fd, &reply, NULL, 0);
+	if (fd >= 0)
+		close(fd);
 	if (error)
 		goto err;
 	error = table_add(&ctx->mrs, reply.reg_mr.lkey, iova, length, addr);

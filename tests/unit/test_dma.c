@@ -22,6 +22,7 @@ struct mm {
 static uint8_t real[AREAS][AREA], model[AREAS][AREA];
 static struct mm mms[AREAS];
 static unsigned int calls;
+static const uint8_t *untouched; /* NULL, or a byte that is 0 while clients are written to */
 
 /* Copies between two iovec lists; remote ones are checked and translated. */
 static int move(struct mm *mm, const struct iovec *local, unsigned nlocal,
@@ -31,6 +32,7 @@ static int move(struct mm *mm, const struct iovec *local, unsigned nlocal,
 	size_t lo = 0, ro = 0, left = 0;
 
 	calls++;
+	ck_assert(!write || !untouched || *untouched == 0);
 	ck_assert(nlocal > 0 && nlocal <= 1024 && nremote > 0 && nremote <= 1024);
 	for (unsigned i = 0; i < nlocal; i++)
 		left += local[i].iov_len;
@@ -94,6 +96,12 @@ static unsigned area_of(const struct dma_segment *s, uint64_t *offset)
 	return 0;
 }
 
+/* @return a segment that is not mapped */
+static struct dma_segment segment(struct mm *mm, uint64_t addr, uint32_t len)
+{
+	return (struct dma_segment){.mm = mm, .addr = addr, .len = len};
+}
+
 /* Cuts [offset, offset + len) of an area into up to 5 segments, some of them empty. */
 static struct dma_list random_list(struct dma *dma, unsigned area, uint32_t len)
 {
@@ -106,7 +114,8 @@ static struct dma_list random_list(struct dma *dma, unsigned area, uint32_t len)
 		uint64_t at = below(AREA - n + 1);
 
 		l.seg[i] = (struct dma_segment){area ? &mms[area] : NULL,
-						area ? at : (uintptr_t)real[0] + at, n};
+						area ? at : (uintptr_t)real[0] + at, n,
+						!area && below(2)};
 		len -= n;
 	}
 	return l;
@@ -241,7 +250,7 @@ START_TEST(failures_stay_alone)
 				continue;
 			if (bad) {
 				src.count = 1;
-				src.seg[0] = (struct dma_segment){&mms[2], AREA - 64, len};
+				src.seg[0] = segment(&mms[2], AREA - 64, len);
 			} else {
 				list_copy(&src, buf, false);
 				list_copy(&dst, buf, true);
@@ -272,9 +281,9 @@ START_TEST(failing_write)
 		uint64_t to = i == 9 ? 950 : 40 * i;
 
 		op->src = (struct dma_list){dma_segments(dma, 1), 1, 40};
-		op->src.seg[0] = (struct dma_segment){&mms[1], 100 * i, 40};
+		op->src.seg[0] = segment(&mms[1], 100 * i, 40);
 		op->dst = (struct dma_list){dma_segments(dma, 1), 1, 40};
-		op->dst.seg[0] = (struct dma_segment){&mms[i % 3 ? 3 : 2], to, 40};
+		op->dst.seg[0] = segment(&mms[i % 3 ? 3 : 2], to, 40);
 		if (i == 9)
 			op->dst.seg[0].len = op->src.seg[0].len = 100;
 		else
@@ -286,6 +295,43 @@ START_TEST(failing_write)
 	ck_assert_uint_eq(next_done, 20);
 	ck_assert_mem_eq(real[3], model[3], AREA);
 	ck_assert_mem_eq(real[2], model[2], 950);
+	dma_destroy(dma);
+}
+END_TEST
+
+/*
+ * What goes to memory that a client sees too comes behind earlier writes to clients, be it a copy
+ * or a read straight to its place.
+ */
+START_TEST(mapped_in_order)
+{
+	struct dma *dma = dma_create(&backend, BOUNCE);
+
+	begin();
+	real[0][0] = model[0][0] = 0;
+	real[0][4000] = model[0][4000] = real[1][300] = model[1][300] = 1;
+	untouched = real[0];
+	for (uint32_t i = 0; i < 2; i++) {
+		struct dma_op *op = dma_submit(dma);
+
+		op->src = (struct dma_list){dma_segments(dma, 1), 1, 40};
+		op->dst = (struct dma_list){dma_segments(dma, 1), 1, 40};
+		op->src.seg[0] = segment(&mms[1], 300, 40);
+		op->dst.seg[0] = segment(&mms[3], 500, 40);
+		if (i == 1) {
+			op->dst.seg[0] = (struct dma_segment){NULL, (uintptr_t)real[0], 40, true};
+			if (_i)
+				op->src.seg[0] = (struct dma_segment){
+					NULL, (uintptr_t)real[0] + 4000, 40, false};
+		}
+		op->done = done;
+		op->arg[0] = i;
+	}
+	dma_flush(dma);
+	ck_assert_uint_eq(next_done, 2);
+	ck_assert_uint_eq(real[0][0], 1);
+	ck_assert_uint_eq(real[3][500], 1);
+	untouched = NULL;
 	dma_destroy(dma);
 }
 END_TEST
@@ -324,7 +370,7 @@ START_TEST(done_submits)
 
 		op->src = dma_local(dma, real[0], 1);
 		op->dst = (struct dma_list){dma_segments(dma, 1), 1, 1};
-		op->dst.seg[0] = (struct dma_segment){&mms[1 + i % 2], i, 1};
+		op->dst.seg[0] = segment(&mms[1 + i % 2], i, 1);
 		op->done = chain;
 	}
 	dma_flush(dma);
@@ -344,7 +390,7 @@ START_TEST(slices)
 
 	begin();
 	for (unsigned i = 0; i < 4; i++)
-		all.seg[i] = (struct dma_segment){&mms[1], 1000 - 100 * i, lens[i]};
+		all.seg[i] = segment(&mms[1], 1000 - 100 * i, lens[i]);
 	list_copy(&all, expect, false);
 	for (uint32_t from = 0; from <= 17; from++)
 		for (uint32_t len = 0; from + len <= 17; len++) {
@@ -398,9 +444,9 @@ START_TEST(batches)
 			struct dma_op *op = dma_submit(dma);
 
 			op->src = (struct dma_list){dma_segments(dma, 1), 1, 16};
-			op->src.seg[0] = (struct dma_segment){&mms[1], i * 32, 16};
+			op->src.seg[0] = segment(&mms[1], i * 32, 16);
 			op->dst = (struct dma_list){dma_segments(dma, 1), 1, 16};
-			op->dst.seg[0] = (struct dma_segment){&mms[2], i * 32, 16};
+			op->dst.seg[0] = segment(&mms[2], i * 32, 16);
 		}
 		dma_flush(dma);
 	}
@@ -424,6 +470,7 @@ int main(void)
 	tcase_add_loop_test(tc, failures_stay_alone, 1, 5);
 	tcase_add_test(tc, failing_write);
 	tcase_add_test(tc, done_submits);
+	tcase_add_loop_test(tc, mapped_in_order, 0, 2);
 	tcase_add_test(tc, slices);
 	tcase_add_test(tc, scratch);
 	tcase_add_test(tc, batches);

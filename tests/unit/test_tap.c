@@ -189,9 +189,13 @@ static struct train message(uint32_t psn)
 	};
 
 	/* Cut where no packet is. */
-	t.payload.seg[0] = (struct dma_segment){(struct mm *)1, (uintptr_t)client, 700};
+	t.payload.seg[0] = (struct dma_segment){.mm = (struct mm *)1,
+						.addr = (uintptr_t)client,
+						.len = 700};
 	t.payload.seg[1] =
-		(struct dma_segment){(struct mm *)1, (uintptr_t)client + 700, BYTES - 700};
+		(struct dma_segment){.mm = (struct mm *)1,
+				     .addr = (uintptr_t)client + 700,
+				     .len = BYTES - 700};
 	return t;
 }
 
