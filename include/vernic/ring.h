@@ -133,6 +133,15 @@ struct vernic_send_wqe {
 			uint8_t sl;
 			uint32_t reserved[2];
 		} ud;
+		/* IBV_WR_BIND_MW */
+		struct {
+			uint64_t addr;
+			uint64_t length; /* bytes; 0 takes the old binding away */
+			uint32_t lkey;	 /* of the MR bound to */
+			uint32_t access; /* enum ibv_access_flags */
+			uint32_t mw;	 /* the MW: a key it has, or had; the low 8 bits say nothing */
+			uint32_t rkey;	 /* its key from now on: other low 8 bits */
+		} bind;
 	};
 };
 static_assert(sizeof(struct vernic_send_wqe) == 64, "layout");
