@@ -31,6 +31,7 @@ static const struct {
 	[LIMIT_CQ] = {"max_cq", 1, 1 << 20, 65536},
 	[LIMIT_CQE] = {"max_cqe", 1, VERNIC_MAX_CQE, VERNIC_MAX_CQE},
 	[LIMIT_MR] = {"max_mr", 1, 1 << 20, 1 << 20},
+	[LIMIT_MW] = {"max_mw", 0, 1 << 20, 65536},
 	[LIMIT_PD] = {"max_pd", 1, 1 << 20, 32768},
 	[LIMIT_AH] = {"max_ah", 1, INT32_MAX, INT32_MAX},
 	[LIMIT_SRQ] = {"max_srq", 1, 1 << 20, 16384},

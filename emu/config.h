@@ -25,6 +25,7 @@ enum config_limit {
 	LIMIT_CQ,
 	LIMIT_CQE,
 	LIMIT_MR,
+	LIMIT_MW,
 	LIMIT_PD,
 	LIMIT_AH,
 	LIMIT_SRQ,

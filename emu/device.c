@@ -338,12 +338,14 @@ static void device_fill_attr(struct host_device *d, const struct device_config *
 	a->max_qp = (int)cfg->limit[LIMIT_QP];
 	a->max_qp_wr = (int)cfg->limit[LIMIT_QP_WR];
 	a->device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
-			      IBV_DEVICE_RC_RNR_NAK_GEN;
+			      IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW |
+			      IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS;
 	a->max_sge = (int)cfg->limit[LIMIT_SGE];
 	a->max_sge_rd = a->max_sge;
 	a->max_cq = (int)cfg->limit[LIMIT_CQ];
 	a->max_cqe = (int)cfg->limit[LIMIT_CQE];
 	a->max_mr = (int)cfg->limit[LIMIT_MR];
+	a->max_mw = (int)cfg->limit[LIMIT_MW];
 	a->max_pd = (int)cfg->limit[LIMIT_PD];
 	a->max_qp_rd_atom = (int)cfg->limit[LIMIT_RD_ATOMIC];
 	a->max_qp_init_rd_atom = a->max_qp_rd_atom;
@@ -409,6 +411,7 @@ int device_create(const struct device_config *cfg, struct host_device *const *ot
 		goto fail;
 	}
 	pthread_mutex_init(&d->dev.atomic_lock, NULL);
+	pthread_spin_init(&d->dev.window_lock, PTHREAD_PROCESS_PRIVATE);
 	freeifaddrs(list);
 	*out = d;
 	return 0;
@@ -423,5 +426,6 @@ void device_destroy(struct host_device *d)
 {
 	mr_table_destroy(d->dev.mrs);
 	pthread_mutex_destroy(&d->dev.atomic_lock);
+	pthread_spin_destroy(&d->dev.window_lock);
 	free(d);
 }

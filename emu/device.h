@@ -15,6 +15,8 @@ struct host_device {
 	bool bound[VERNIC_GID_MAX]; /* GIDs that want a UDP socket */
 	uint32_t pds;
 	uint32_t mrs;
+	uint32_t mws;
+	uint32_t dm; /* bytes of device memory in use */
 	uint32_t cqs;
 	uint32_t srqs;
 	uint32_t qps;

@@ -39,8 +39,9 @@ struct dma;
 struct dma_segment {
 	struct mm *mm; /* NULL: the daemon's own memory */
 	uint64_t addr;
-	uint32_t len; /* bytes */
-	bool mapped;  /* without mm: a client sees it too (mapping.h) */
+	uint32_t len;	  /* bytes */
+	bool daemon_only; /* of a MR that the client's library cannot place bytes in */
+	bool mapped;	  /* without mm: a client sees it too (mapping.h, device memory) */
 };
 
 /* A list of segments: the payload of a train, or where it goes. */

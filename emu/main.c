@@ -107,7 +107,7 @@ static const char help[] =
 	"                 Buffer to ask for, each way, for each socket. Default: 8 MiB. Where that\n"
 	"                 takes a privilege vernicd lacks, the system's limit\n"
 	"                 (net.core.rmem_max) holds.\n"
-	"  max_qp= max_qp_wr= max_sge= max_cq= max_cqe= max_mr= max_pd= max_ah= max_srq=\n"
+	"  max_qp= max_qp_wr= max_sge= max_cq= max_cqe= max_mr= max_mw= max_pd= max_ah= max_srq=\n"
 	"  max_srq_wr= max_srq_sge= max_rd_atomic=\n"
 	"                 Limits of the device, as ibv_query_device(3) reports them, to test a\n"
 	"                 program against. Default: those of a modest adapter.\n"

@@ -14,6 +14,7 @@
 enum mm_method {
 	MM_PROCESS_VM,
 	MM_PROC_MEM,
+	MM_NULL, /* mm_null() */
 };
 
 struct mm;
@@ -26,6 +27,8 @@ struct mm;
  */
 int mm_create(pid_t pid, int mem_fd, uint64_t probe_addr, uint64_t probe_value, struct mm **out);
 void mm_destroy(struct mm *mm);
+/* An address space of which every byte reads as 0, and where writes are lost. */
+struct mm *mm_null(void);
 enum mm_method mm_method(const struct mm *mm);
 const char *mm_method_name(enum mm_method m);
 

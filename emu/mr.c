@@ -98,29 +98,33 @@ void mr_table_remove(struct mr_table *t, struct mr *mr)
 	t->count--;
 }
 
+/* Publishes new in the place of old; workers may still use old until a grace period is over. */
+void mr_table_replace(struct mr_table *t, const struct mr *old, struct mr *new)
+{
+	new->key = old->key;
+	rcu_assign_pointer(t->mr[old->key >> MR_RANDOM_BITS], new);
+}
+
+/* @return what is at the index of a key, or NULL; valid until the thread's quiescent state */
+struct mr *mr_table_at(const struct mr_table *t, uint32_t key)
+{
+	return rcu_dereference(t->mr[key >> MR_RANDOM_BITS]);
+}
+
 /* @return the MR with this key, or NULL; valid until the thread's next quiescent state */
 struct mr *mr_table_find(struct mr_table *t, uint32_t key)
 {
-	struct mr *mr = rcu_dereference(t->mr[key >> MR_RANDOM_BITS]);
+	struct mr *mr = mr_table_at(t, key);
 
-	return mr && mr->key == key ? mr : NULL;
+	return mr && !mr->window && mr->key == key ? mr : NULL;
 }
 
-/*
- * Checks an access and says where it lies.
- * @access: enum ibv_access_flags that must all be granted; 0: local read
- * @va, @len: bytes, as a WQE or RETH has them; 0 bytes are fine anywhere in the MR and at its end
- * @seg: out
- * @return 0, or -EINVAL (no such key, or another PD), -EACCES (rights), -ERANGE
- */
-int mr_resolve(const struct pd *pd, uint32_t key, uint64_t va, uint64_t len, uint32_t access,
-	       struct dma_segment *seg)
+/* mr_access(), for the lookups below. */
+static inline int check_access(const struct mr *mr, uint64_t va, uint64_t len, uint32_t access,
+			       struct dma_segment *seg)
 {
-	const struct mr *mr = mr_table_find(pd->dev->mrs, key);
 	uint64_t offset;
 
-	if (!mr || mr->pd != pd)
-		return -EINVAL;
 	if ((mr->access & access) != access)
 		return -EACCES;
 	offset = va - mr->iova;
@@ -131,7 +135,45 @@ int mr_resolve(const struct pd *pd, uint32_t key, uint64_t va, uint64_t len, uin
 		.mm = mr->mm,
 		.addr = mr->addr + offset,
 		.len = (uint32_t)len,
+		.daemon_only = atomic_load_explicit(&mr->daemon_only, memory_order_relaxed),
 		.mapped = mr->mm == NULL,
 	};
 	return 0;
+}
+
+/*
+ * Checks an access to a MR and says where it lies.
+ * @access: enum ibv_access_flags that must all be granted; 0: local read
+ * @va, @len: bytes, as a WQE or RETH has them; 0 bytes are fine anywhere in the MR and at its end
+ * @seg: out
+ * @return 0, -EACCES (rights), -ERANGE
+ */
+int mr_access(const struct mr *mr, uint64_t va, uint64_t len, uint32_t access,
+	      struct dma_segment *seg)
+{
+	return check_access(mr, va, len, access, seg);
+}
+
+/* The same for a key. @return -EINVAL too: no such MR, or of another PD */
+int mr_resolve(const struct pd *pd, uint32_t key, uint64_t va, uint64_t len, uint32_t access,
+	       struct dma_segment *seg)
+{
+	const struct mr *mr = mr_table_find(pd->dev->mrs, key);
+
+	if (!mr || mr->pd != pd)
+		return -EINVAL;
+	return check_access(mr, va, len, access, seg);
+}
+
+/* The same for remote access by the peer of QP qpn: the key may be that of a memory window. */
+int rkey_resolve(const struct pd *pd, uint32_t qpn, uint32_t key, uint64_t va, uint64_t len,
+		 uint32_t access, struct dma_segment *seg)
+{
+	struct mr *mr = mr_table_at(pd->dev->mrs, key);
+
+	if (mr && mr->window)
+		return mw_access((struct mw *)mr, pd, qpn, key, va, len, access, seg);
+	if (!mr || mr->key != key || mr->pd != pd)
+		return -EINVAL;
+	return check_access(mr, va, len, access, seg);
 }

@@ -20,7 +20,6 @@
 
 struct client;
 struct engine;
-struct mapping;
 struct mr_table;
 
 /* An entry of a port's GID table. */
@@ -40,6 +39,7 @@ struct device {
 	uint32_t socket_buffer; /* bytes each of its sockets asks for; 0: what is best */
 	struct mr_table *mrs;
 	pthread_mutex_t atomic_lock; /* serialises atomics (IBV_ATOMIC_HCA) */
+	pthread_spinlock_t window_lock; /* of the bindings of all memory windows */
 };
 
 struct pd {
@@ -52,11 +52,26 @@ struct mr {
 	uint32_t key; /* lkey and rkey; never 0 */
 	uint32_t access; /* enum ibv_access_flags */
 	struct pd *pd;
-	struct mm *mm;	 /* NULL: mapped here */
-	struct mapping *mapping;
+	struct mm *mm;	 /* NULL: the daemon has it mapped (mapping.h, device memory) */
 	uint64_t iova;	 /* what WQEs and RETH address */
 	uint64_t addr;	 /* where that lies in mm, or here */
 	uint64_t length; /* bytes */
+	/* The library that polls may not have it mapped: payloads never travel in CQEs. */
+	_Atomic bool daemon_only;
+	bool window;	  /* it is the head of a struct mw */
+	bool closing;	  /* no window can be bound to it any more; under window_lock */
+	uint32_t windows; /* bound to it; under window_lock */
+};
+
+/*
+ * A memory window. Its head is in the table of MRs; while it is bound, that says to what, as a MR's
+ * would. Everything but the upper bits of the key changes under window_lock.
+ */
+struct mw {
+	struct mr mr; /* first */
+	enum ibv_mw_type type;
+	struct mr *region; /* it is bound to; NULL: to none */
+	uint32_t qpn;	   /* type 2, bound: of the one QP that may use it */
 };
 
 /*
@@ -69,8 +84,12 @@ void mr_table_destroy(struct mr_table *t);
 int mr_table_add(struct mr_table *t, struct mr *mr);
 /* Unpublishes. The caller waits for a grace period before it frees the MR. */
 void mr_table_remove(struct mr_table *t, struct mr *mr);
+/* Publishes new in the place of old, with its key; old goes as after mr_table_remove(). */
+void mr_table_replace(struct mr_table *t, const struct mr *old, struct mr *new);
 /* @return the MR with this key, or NULL */
 struct mr *mr_table_find(struct mr_table *t, uint32_t key);
+/* @return the MR or window at this key's index, or NULL; its key may have other low bits */
+struct mr *mr_table_at(const struct mr_table *t, uint32_t key);
 
 /*
  * Checks an access and says where it lies.
@@ -80,6 +99,46 @@ struct mr *mr_table_find(struct mr_table *t, uint32_t key);
  */
 int mr_resolve(const struct pd *pd, uint32_t key, uint64_t va, uint64_t len, uint32_t access,
 	       struct dma_segment *seg);
+/* The same for a MR that was found. @return 0, -EACCES, -ERANGE */
+int mr_access(const struct mr *mr, uint64_t va, uint64_t len, uint32_t access,
+	      struct dma_segment *seg);
+
+/* The same for remote access by the peer of QP qpn: the key may be that of a memory window. */
+int rkey_resolve(const struct pd *pd, uint32_t qpn, uint32_t key, uint64_t va, uint64_t len,
+		 uint32_t access, struct dma_segment *seg);
+
+/* The same through a window that was found; its key, PD and QP may be others. */
+int mw_access(struct mw *mw, const struct pd *pd, uint32_t qpn, uint32_t key, uint64_t va,
+	      uint64_t len, uint32_t access, struct dma_segment *seg);
+
+/* What IBV_WR_BIND_MW asks for: the member bind of struct vernic_send_wqe. */
+struct mw_binding {
+	uint64_t addr;
+	uint64_t length;
+	uint32_t lkey;
+	uint32_t access;
+	uint32_t mw;
+	uint32_t rkey;
+};
+
+/*
+ * Binds a window, for a QP (IBTA 10.6.7.2; 11.4.3.2). On the QP's thread.
+ * @return 0; 1: other workers may be using a binding that this has ended; or a negative errno:
+ * nothing has changed
+ */
+int mw_bind(const struct pd *pd, uint32_t qpn, const struct mw_binding *b);
+/*
+ * Invalidates the binding of a type 2 window, for the QP it is bound to (IBTA 10.6.7.2.3). On the
+ * QP's thread.
+ * @return 0, or -EINVAL: no such binding
+ */
+int mw_invalidate(const struct pd *pd, uint32_t qpn, uint32_t rkey);
+/* Ends the binding of a window, if it has one. Accesses under way may still use it. */
+void mw_unbind(struct device *dev, struct mw *mw);
+/* The same if it is bound to memory of an address space. @return whether it was */
+bool mw_unbind_from(struct device *dev, struct mw *mw, const struct mm *mm);
+/* Keeps windows from being bound to a MR. @return 0, or -EBUSY: one is */
+int mr_close(struct device *dev, struct mr *mr);
 
 /* ---- completion queue --------------------------------------------------------------------- */
 

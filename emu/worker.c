@@ -92,6 +92,9 @@ struct worker {
 	struct cds_list_head doorbells; /* struct doorbell_set */
 	bool stop;			/* set on the worker's thread */
 
+	_Atomic uint64_t rounds;	    /* that are over */
+	uint64_t grace[VERNIC_MAX_WORKERS]; /* the other workers' when a grace period began */
+
 	_Atomic(struct mail *) mailbox;
 	sem_t answered; /* posted when the mail was run, and when start-up is over */
 
@@ -414,6 +417,32 @@ static const struct device *worker_find_device(struct engine *e, const uint8_t g
 
 static_assert(CONFIG_MAX_DEVICES <= ENGINE_MAX_DEVICES, "engines count for every device");
 
+/* engine_ops.grace_begin */
+static void worker_grace_begin(struct engine *e)
+{
+	struct worker *w = e->host;
+
+	for (unsigned int i = 0; i < w->host->workers; i++)
+		w->grace[i] =
+			atomic_load_explicit(&w->host->worker[i]->rounds, memory_order_relaxed);
+}
+
+/* engine_ops.grace_over: who sleeps is between two rounds */
+static bool worker_grace_over(struct engine *e)
+{
+	struct worker *w = e->host;
+
+	for (unsigned int i = 0; i < w->host->workers; i++) {
+		struct worker *other = w->host->worker[i];
+
+		if (other != w &&
+		    atomic_load_explicit(&other->rounds, memory_order_acquire) == w->grace[i] &&
+		    vernic_load_acquire(&other->page->sleeping) == 0)
+			return false;
+	}
+	return true;
+}
+
 static const struct engine_ops worker_engine_ops = {
 	.tx = worker_tx,
 	.tx_ready = worker_tx_ready,
@@ -422,6 +451,8 @@ static const struct engine_ops worker_engine_ops = {
 	.cq_error = worker_cq_error,
 	.srq_limit = worker_srq_limit,
 	.cq_event = worker_cq_event,
+	.grace_begin = worker_grace_begin,
+	.grace_over = worker_grace_over,
 	.time = worker_time,
 	.find_device = worker_find_device,
 	.fault_rx = verbs_fault_rx,
@@ -500,6 +531,7 @@ static bool worker_round(struct worker *w)
 	inbox_release(w);
 	tap_release(&w->tap);
 	rcu_quiescent_state();
+	atomic_store_explicit(&w->rounds, w->rounds + 1, memory_order_release);
 	return busy;
 }
 

@@ -39,6 +39,16 @@ static const struct {
 	[VERNIC_CMD_DEALLOC_PD] = {handle_dealloc_pd, true},
 	[VERNIC_CMD_REG_MR] = {handle_reg_mr, true},
 	[VERNIC_CMD_DEREG_MR] = {handle_dereg_mr, true},
+	[VERNIC_CMD_REREG_MR] = {handle_rereg_mr, true},
+	[VERNIC_CMD_ADVISE_MR] = {handle_advise_mr, true},
+	[VERNIC_CMD_ALLOC_MW] = {handle_alloc_mw, true},
+	[VERNIC_CMD_DEALLOC_MW] = {handle_dealloc_mw, true},
+	[VERNIC_CMD_ALLOC_DM] = {handle_alloc_dm, true},
+	[VERNIC_CMD_FREE_DM] = {handle_free_dm, true},
+	[VERNIC_CMD_IMPORT_DEVICE] = {handle_import_device, false},
+	[VERNIC_CMD_IMPORT_PD] = {handle_import_pd, true},
+	[VERNIC_CMD_IMPORT_MR] = {handle_import_mr, true},
+	[VERNIC_CMD_IMPORT_DM] = {handle_import_dm, true},
 	[VERNIC_CMD_CREATE_CHANNEL] = {handle_create_channel, true},
 	[VERNIC_CMD_DESTROY_CHANNEL] = {handle_destroy_channel, true},
 	[VERNIC_CMD_CREATE_CQ] = {handle_create_cq, true},
@@ -385,6 +395,11 @@ int client_start(struct server *s, int fd)
 
 	if (c == NULL)
 		return -ENOMEM;
+	c->shared = shared_create();
+	if (c->shared == NULL) {
+		free(c);
+		return -ENOMEM;
+	}
 	c->server = s;
 	c->host = s->host;
 	c->fd = fd;
@@ -421,7 +436,9 @@ void client_end(struct client *c)
 		client_close_srqs(c);
 		client_close_cqs(c);
 		client_close_channels(c);
+		client_close_mws(c);
 		client_close_mrs(c);
+		client_close_dms(c);
 		client_close_pds(c);
 		client_close_device(c);
 	}
@@ -430,8 +447,7 @@ void client_end(struct client *c)
 	handle_table_free(&c->srqs);
 	handle_table_free(&c->cqs);
 	handle_table_free(&c->channels);
-	handle_table_free(&c->mrs);
-	handle_table_free(&c->pds);
+	shared_put(c->shared);
 	ev_io_stop(c->server->loop, &c->readable);
 	if (c->pidfd >= 0) {
 		ev_io_stop(c->server->loop, &c->exited);

@@ -64,6 +64,19 @@ struct event_queue {
 	ev_io writable;
 };
 
+/*
+ * What clients share once one has imported the other's device: the same handles name the same
+ * objects for all of them. MRs of a client's memory go with it, the rest with the last client.
+ */
+struct shared_objects {
+	uint32_t clients;
+	struct host_device *device; /* NULL: not opened by any */
+	struct handle_table pds;
+	struct handle_table mrs;
+	struct handle_table mws;
+	struct handle_table dms;
+};
+
 /* One connection: after VERNIC_CMD_OPEN_DEVICE, a device context. */
 struct client {
 	struct cds_list_head node;
@@ -85,8 +98,8 @@ struct client {
 	struct event_queue events;
 	struct client_capture *capture; /* NULL: does not capture */
 
-	struct handle_table pds;
-	struct handle_table mrs;
+	uint64_t peer_dev, peer_ino; /* the client's end of the connection; 0: not said */
+	struct shared_objects *shared;
 	struct handle_table channels;
 	struct handle_table cqs;
 	struct handle_table srqs;
@@ -97,6 +110,22 @@ struct client {
 struct ring_memory {
 	void *base;
 	size_t size; /* bytes */
+};
+
+struct host_mr {
+	struct mr mr;		 /* first: workers know only this */
+	struct mm *owner;	 /* whose memory it is of; NULL: no client's */
+	struct mapping *mapping; /* NULL: none of a client's file */
+	struct host_dm *dm;	 /* NULL: not of device memory */
+	struct host_mr *next;	 /* of those about to be freed */
+};
+
+struct host_dm {
+	void *base; /* mapped, here and by the clients */
+	size_t size;
+	size_t length; /* bytes asked for */
+	int fd;
+	uint32_t users; /* MRs */
 };
 
 struct channel {
@@ -216,6 +245,16 @@ int handle_alloc_pd(struct client *c, struct message *m);
 int handle_dealloc_pd(struct client *c, struct message *m);
 int handle_reg_mr(struct client *c, struct message *m);
 int handle_dereg_mr(struct client *c, struct message *m);
+int handle_rereg_mr(struct client *c, struct message *m);
+int handle_advise_mr(struct client *c, struct message *m);
+int handle_alloc_mw(struct client *c, struct message *m);
+int handle_dealloc_mw(struct client *c, struct message *m);
+int handle_alloc_dm(struct client *c, struct message *m);
+int handle_free_dm(struct client *c, struct message *m);
+int handle_import_device(struct client *c, struct message *m);
+int handle_import_pd(struct client *c, struct message *m);
+int handle_import_mr(struct client *c, struct message *m);
+int handle_import_dm(struct client *c, struct message *m);
 int handle_create_channel(struct client *c, struct message *m);
 int handle_destroy_channel(struct client *c, struct message *m);
 int handle_create_cq(struct client *c, struct message *m);
@@ -232,6 +271,20 @@ int handle_capture(struct client *c, struct message *m);
 int handle_fault_add(struct client *c, struct message *m);
 int handle_fault_list(struct client *c, struct message *m);
 int handle_fault_clear(struct client *c, struct message *m);
+
+/* ---- sharing: import.c ------------------------------------------------------------------- */
+
+/* Objects of a new client. @return NULL without memory */
+struct shared_objects *shared_create(void);
+/* A client has no part in them any more; the last one's are gone already. */
+void shared_put(struct shared_objects *s);
+/* Ends the bindings to a client's memory. @return whether there were any */
+bool client_unbind_mws(struct client *c);
+/* @return whether no other client has the objects too: at its end they are destroyed */
+static inline bool client_is_last(const struct client *c)
+{
+	return c->shared->clients == 1;
+}
 
 /* Sums up what a device's QPs have counted, those that are gone included. */
 void stats_device_counters(const struct host *host, const struct device *dev,
@@ -259,7 +312,9 @@ void client_close_qps(struct client *c);
 void client_close_srqs(struct client *c);
 void client_close_cqs(struct client *c);
 void client_close_channels(struct client *c);
+void client_close_mws(struct client *c);
 void client_close_mrs(struct client *c);
+void client_close_dms(struct client *c);
 void client_close_pds(struct client *c);
 void client_close_device(struct client *c);
 void client_close_capture(struct client *c);

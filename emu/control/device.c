@@ -121,6 +121,9 @@ int handle_open_device(struct client *c, struct message *m)
 	}
 	if (dev == NULL)
 		return -ENODEV;
+	/* An imported device, or a fresh connection's. */
+	if (c->shared->device != NULL && c->shared->device != dev)
+		return -EINVAL;
 	mem_fd = m->in_count > 0 ? m->in[0] : -1;
 	if (m->in_count > 0)
 		m->in[0] = -1;
@@ -140,6 +143,9 @@ int handle_open_device(struct client *c, struct message *m)
 		client_close_device(c);
 		return err;
 	}
+	c->shared->device = dev;
+	c->peer_dev = m->req->open_device.dev;
+	c->peer_ino = m->req->open_device.ino;
 	m->reply->open_device.workers = c->host->workers;
 	m->reply->open_device.doorbell_stride = (uint32_t)stride;
 	m->reply->open_device.node_guid = dev->dev.node_guid;

@@ -66,6 +66,12 @@ static inline void *handle_get(const struct handle_table *t, uint32_t handle)
 	return handle < t->used ? t->object[handle] : NULL;
 }
 
+/* Puts another object in the place of one. */
+static inline void handle_set(struct handle_table *t, uint32_t handle, void *object)
+{
+	t->object[handle] = object;
+}
+
 /* Frees the handle of an object. */
 static inline void handle_remove(struct handle_table *t, uint32_t handle)
 {

@@ -14,7 +14,7 @@ int handle_alloc_pd(struct client *c, struct message *m)
 	if (pd == NULL)
 		return -ENOMEM;
 	pd->dev = &c->device->dev;
-	err = handle_add(&c->pds, pd, UINT32_MAX - 1, &pd->handle);
+	err = handle_add(&c->shared->pds, pd, UINT32_MAX - 1, &pd->handle);
 	if (err != 0) {
 		free(pd);
 		return err;
@@ -27,7 +27,7 @@ int handle_alloc_pd(struct client *c, struct message *m)
 /* Nothing uses it any more. */
 static void pd_destroy(struct client *c, struct pd *pd)
 {
-	handle_remove(&c->pds, pd->handle);
+	handle_remove(&c->shared->pds, pd->handle);
 	c->device->pds--;
 	free(pd);
 }
@@ -35,7 +35,7 @@ static void pd_destroy(struct client *c, struct pd *pd)
 /* ibv_dealloc_pd(3). @return EBUSY while there are objects on it */
 int handle_dealloc_pd(struct client *c, struct message *m)
 {
-	struct pd *pd = handle_get(&c->pds, m->req->handle);
+	struct pd *pd = handle_get(&c->shared->pds, m->req->handle);
 
 	if (pd == NULL)
 		return -EINVAL;
@@ -47,8 +47,10 @@ int handle_dealloc_pd(struct client *c, struct message *m)
 
 void client_close_pds(struct client *c)
 {
-	for (uint32_t h = 0; h < c->pds.used; h++) {
-		struct pd *pd = handle_get(&c->pds, h);
+	if (!client_is_last(c))
+		return;
+	for (uint32_t h = 0; h < c->shared->pds.used; h++) {
+		struct pd *pd = handle_get(&c->shared->pds, h);
 
 		if (pd != NULL)
 			pd_destroy(c, pd);

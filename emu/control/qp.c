@@ -221,7 +221,7 @@ static void qp_fill_reply(struct vernic_reply *reply, const struct host_qp *qp,
 int handle_create_qp(struct client *c, struct message *m)
 {
 	struct ibv_qp_cap cap = m->req->create_qp.cap;
-	struct pd *pd = handle_get(&c->pds, m->req->create_qp.pd);
+	struct pd *pd = handle_get(&c->shared->pds, m->req->create_qp.pd);
 	struct host_cq *send_cq = handle_get(&c->cqs, m->req->create_qp.send_cq);
 	struct host_cq *recv_cq = handle_get(&c->cqs, m->req->create_qp.recv_cq);
 	uint32_t type = m->req->create_qp.qp_type;

@@ -7,7 +7,7 @@ int handle_create_srq(struct client *c, struct message *m)
 {
 	const struct ibv_device_attr *limits = &c->device->dev.attr;
 	struct ibv_srq_attr attr = m->req->create_srq.attr;
-	struct pd *pd = handle_get(&c->pds, m->req->create_srq.pd);
+	struct pd *pd = handle_get(&c->shared->pds, m->req->create_srq.pd);
 	uint32_t depth, stride;
 	size_t index_offset, wqe_offset;
 	struct host_srq *srq;

@@ -115,8 +115,8 @@ static void json_client(FILE *f, bool first, const struct client *c)
 		"%s{\"pid\":%d,\"uid\":%u,\"device\":\"%s\",\"memory\":\"%s\",\"pd\":%u,\"mr\":%u,"
 		"\"channel\":%u,\"cq\":%u,\"srq\":%u,\"qp\":%u}",
 		first ? "" : ",", (int)c->pid, (unsigned int)c->uid, status_client_device(c),
-		status_client_memory(c), c->pds.count, c->mrs.count, c->channels.count,
-		c->cqs.count, c->srqs.count, c->qps.count);
+		status_client_memory(c), c->shared->pds.count, c->shared->mrs.count,
+		c->channels.count, c->cqs.count, c->srqs.count, c->qps.count);
 }
 
 /* Prints everything, clients as long as there is room; the one that asks is not among them. */
@@ -189,8 +189,8 @@ static void text_client(FILE *f, const struct client *c)
 	fprintf(f, "client: PID %d, UID %u", (int)c->pid, (unsigned int)c->uid);
 	if (c->device != NULL)
 		fprintf(f, ", %s, memory by %s: %u PDs, %u MRs, %u CQs, %u SRQs, %u QPs",
-			status_client_device(c), status_client_memory(c), c->pds.count,
-			c->mrs.count, c->cqs.count, c->srqs.count, c->qps.count);
+			status_client_device(c), status_client_memory(c), c->shared->pds.count,
+			c->shared->mrs.count, c->cqs.count, c->srqs.count, c->qps.count);
 	fprintf(f, "\n");
 }
 

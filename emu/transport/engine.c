@@ -13,6 +13,8 @@ int engine_init(struct engine *e, const struct engine_ops *ops, void *host, uint
 	*e = (struct engine){
 		.ops = ops, .host = host, .worker = worker, .dma = dma, .next_slot = 1};
 	CDS_INIT_LIST_HEAD(&e->run);
+	CDS_INIT_LIST_HEAD(&e->settling);
+	CDS_INIT_LIST_HEAD(&e->unsettled);
 	CDS_INIT_LIST_HEAD(&e->acks);
 	CDS_INIT_LIST_HEAD(&e->budgets);
 	e->qps = calloc(ENGINE_MAX_QP, sizeof(*e->qps));
@@ -87,8 +89,11 @@ void engine_unlink(struct engine *e, struct qp *qp)
 		cds_list_del(&qp->run_node);
 	if (qp->resp.ack_linked)
 		cds_list_del(&qp->ack_node);
+	if (qp->settle_linked)
+		cds_list_del(&qp->settle_node);
 	qp->queued = false;
 	qp->resp.ack_linked = false;
+	qp->settle_linked = false;
 	timer_disarm(&e->timers, &qp->timer);
 }
 
@@ -326,8 +331,62 @@ static void send_acks(struct engine *e)
 	}
 }
 
+void engine_settle(struct engine *e, struct qp *qp, uint32_t index)
+{
+	if (!e->ops->grace_begin) {
+		requester_local_done(qp, index, index);
+		return;
+	}
+	qp->settle_newest = index;
+	if (qp->settle_linked)
+		return;
+	qp->settle_linked = true;
+	qp->settle_first = qp->settle_last = index;
+	cds_list_add_tail(&qp->settle_node, &e->unsettled);
+}
+
+/* The others have gone on since a QP was put on engine.settling. */
+static void settled(struct engine *e, struct qp *qp)
+{
+	uint32_t first = qp->settle_first, last = qp->settle_last;
+
+	cds_list_del(&qp->settle_node);
+	qp->settle_linked = false;
+	if (qp->settle_newest != last) {
+		uint32_t newest = qp->settle_newest;
+
+		engine_settle(e, qp, last + 1);
+		qp->settle_newest = newest;
+	}
+	requester_local_done(qp, first, last);
+}
+
+/* Completes what waited for other workers. @return whether something goes on waiting */
+static bool run_settling(struct engine *e)
+{
+	if (!cds_list_empty(&e->settling)) {
+		if (!e->ops->grace_over(e))
+			return true;
+		while (!cds_list_empty(&e->settling))
+			settled(e, cds_list_first_entry(&e->settling, struct qp, settle_node));
+	}
+	if (cds_list_empty(&e->unsettled))
+		return false;
+	e->ops->grace_begin(e);
+	cds_list_splice(&e->unsettled, &e->settling);
+	CDS_INIT_LIST_HEAD(&e->unsettled);
+	for (struct cds_list_head *n = e->settling.next; n != &e->settling; n = n->next) {
+		struct qp *qp = caa_container_of(n, struct qp, settle_node);
+
+		qp->settle_last = qp->settle_newest;
+	}
+	return true;
+}
+
 bool engine_run(struct engine *e)
 {
+	bool waits;
+
 	timer_run(&e->timers, e->now);
 	for (int pass = 0; pass < ENGINE_PASSES; pass++) {
 		run_queues(e);
@@ -337,6 +396,7 @@ bool engine_run(struct engine *e)
 		if (cds_list_empty(&e->run) && cds_list_empty(&e->acks))
 			break;
 	}
+	waits = run_settling(e);
 	engine_notify_cqs(e);
-	return !cds_list_empty(&e->run) || !cds_list_empty(&e->acks);
+	return waits || !cds_list_empty(&e->run) || !cds_list_empty(&e->acks);
 }

@@ -137,6 +137,14 @@ struct engine_ops {
 	 * nowhere. */
 	const struct device *(*find_device)(struct engine *e, const uint8_t gid[16]);
 
+	/*
+	 * What other workers have looked up they use for the rest of their round: grace_begin()
+	 * notes where they are, grace_over() says whether all have gone on since. Without them
+	 * there is one worker.
+	 */
+	void (*grace_begin)(struct engine *e);
+	bool (*grace_over)(struct engine *e);
+
 	/* Faults: each is asked where the thing is decided, and only while engine.faults is set. */
 
 	/*
@@ -196,6 +204,8 @@ struct engine {
 	struct timer_heap timers;    /* of the QPs, and one of the faults' */
 	struct cds_list_head run;    /* QPs whose requester or responder has work */
 	struct cds_list_head acks;   /* QPs that owe an ACK */
+	/* QPs with WQEs that wait until other workers have gone on: since when, or not yet asked */
+	struct cds_list_head settling, unsettled;
 	struct cq **dirty;	     /* CQs with new CQEs since the last notification */
 	uint32_t dirty_count, dirty_capacity;
 	struct qp **qps; /* by slot */

@@ -28,6 +28,8 @@ void engine_unlink(struct engine *e, struct qp *qp);
 /* Adds and removes a QP; adding gives it its QPN. @return 0 or -ENOMEM */
 int engine_add_qp(struct engine *e, struct qp *qp);
 void engine_remove_qp(struct engine *e, struct qp *qp);
+/* The WQE at an SQ index is placed when what other workers have looked up is out of use. */
+void engine_settle(struct engine *e, struct qp *qp, uint32_t index);
 /* Counts a train of the QP and hands it to ops->tx(). */
 void engine_tx(struct qp *qp, const struct train *t);
 
@@ -60,6 +62,12 @@ static inline bool kind_is_atomic(unsigned int kind)
 static inline bool kind_has_response(unsigned int kind)
 {
 	return kind == KIND_READ_REQUEST || kind_is_atomic(kind);
+}
+
+/* @return whether a WQE sends nothing: such have no kind and no PSNs */
+static inline bool entry_is_local(const struct send_entry *entry)
+{
+	return entry->kind == KIND_NONE;
 }
 
 /* @return whether the QP's state lets requests in */
@@ -116,6 +124,17 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe);
 /* The payload of [offset, offset + len) of the WQE. @return 0 or a negative errno */
 int requester_payload(struct qp *qp, uint32_t index, const struct send_entry *entry,
 		      uint32_t offset, uint32_t len, struct dma_list *list);
+
+/*
+ * Carries out a request that sends nothing: LOCAL_INV or BIND_MW, checked, of RC or UC. It is
+ * placed when everything before it is in place.
+ * @return the local error it has, or IBV_WC_SUCCESS
+ */
+enum ibv_wc_status requester_local(struct qp *qp, uint32_t index,
+				   const struct vernic_send_wqe *wqe);
+
+/* The local requests among the WQEs from SQ index first to last are placed. */
+void requester_local_done(struct qp *qp, uint32_t first, uint32_t last);
 
 /* ---- completer.c ---- */
 
@@ -176,6 +195,15 @@ static inline bool list_is_local(const struct dma_list *list)
 {
 	for (uint32_t i = 0; i < list->count; i++)
 		if (list->seg[i].mm)
+			return false;
+	return true;
+}
+
+/* Whether all of a list's MRs are ones that the client's library can place bytes in. */
+static inline bool list_is_placeable(const struct dma_list *list)
+{
+	for (uint32_t i = 0; i < list->count; i++)
+		if (list->seg[i].daemon_only)
 			return false;
 	return true;
 }

@@ -48,7 +48,8 @@ struct send_entry {
 	uint8_t opcode;	  /* enum ibv_wr_opcode */
 	uint8_t kind;	  /* enum wire_kind of its requests */
 	uint8_t status;	  /* enum ibv_wc_status: a local error, reported when its turn comes */
-	bool placed;	  /* READ, atomic: the response is in place, and was reported */
+	/* READ, atomic: the response is in place, and was reported; LOCAL_INV, BIND_MW: done */
+	bool placed;
 };
 
 /*
@@ -177,6 +178,11 @@ struct qp {
 	bool queued;	  /* on engine.run */
 	struct cds_list_head run_node;
 	struct cds_list_head ack_node;
+	struct cds_list_head settle_node; /* on engine.settling or unsettled */
+	bool settle_linked;
+	uint32_t settle_first;	/* SQ indices: of the first WQE that waits there, */
+	uint32_t settle_last;	/* of the last, */
+	uint32_t settle_newest; /* and of the last that will have to wait again */
 	struct timer timer;
 	struct qp_counters counters;
 	struct congestion cong;

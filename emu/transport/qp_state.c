@@ -114,13 +114,16 @@ static bool av_is_good(const struct device *dev, const struct ibv_ah_attr *ah)
 /* @return whether the attributes given have values the device allows */
 static bool values_are_good(const struct device *dev, const struct ibv_qp_attr *a, int mask)
 {
-	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-			   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND |
-			   IBV_ACCESS_RELAXED_ORDERING;
+	/* Any a MR can have: programs use one set for both. Only the remote rights mean something.
+	 */
+	const unsigned int access =
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
+		IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
 
 	return !((mask & IBV_QP_PORT && a->port_num != 1) ||
 		 (mask & IBV_QP_PKEY_INDEX && a->pkey_index >= dev->port_attr.pkey_tbl_len) ||
-		 (mask & IBV_QP_ACCESS_FLAGS && a->qp_access_flags & ~(unsigned int)access) ||
+		 (mask & IBV_QP_ACCESS_FLAGS && a->qp_access_flags & ~access) ||
 		 (mask & IBV_QP_AV && !av_is_good(dev, &a->ah_attr)) ||
 		 (mask & IBV_QP_PATH_MTU &&
 		  (a->path_mtu < IBV_MTU_256 || a->path_mtu > dev->port_attr.active_mtu)) ||

@@ -50,7 +50,8 @@ static const struct {
 	bool defined;
 	uint8_t kind;
 	uint8_t wc_opcode;
-	bool imm;
+	bool imm : 1;
+	bool inv : 1;
 } send_opcodes[] = {
 	[IBV_WR_RDMA_WRITE] = {true, KIND_WRITE, IBV_WC_RDMA_WRITE, false},
 	[IBV_WR_RDMA_WRITE_WITH_IMM] = {true, KIND_WRITE, IBV_WC_RDMA_WRITE, true},
@@ -59,6 +60,9 @@ static const struct {
 	[IBV_WR_RDMA_READ] = {true, KIND_READ_REQUEST, IBV_WC_RDMA_READ, false},
 	[IBV_WR_ATOMIC_CMP_AND_SWP] = {true, KIND_COMPARE_SWAP, IBV_WC_COMP_SWAP, false},
 	[IBV_WR_ATOMIC_FETCH_AND_ADD] = {true, KIND_FETCH_ADD, IBV_WC_FETCH_ADD, false},
+	[IBV_WR_SEND_WITH_INV] = {true, KIND_SEND, IBV_WC_SEND, .inv = true},
+	[IBV_WR_LOCAL_INV] = {true, KIND_NONE, IBV_WC_LOCAL_INV, false},
+	[IBV_WR_BIND_MW] = {true, KIND_NONE, IBV_WC_BIND_MW, false},
 };
 #define SEND_OPCODES (sizeof(send_opcodes) / sizeof(send_opcodes[0]))
 
@@ -266,6 +270,10 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 		return IBV_WC_LOC_QP_OP_ERR;
 	if (qp->p.type == IBV_QPT_UD && entry->kind != KIND_SEND)
 		return IBV_WC_LOC_QP_OP_ERR;
+	if (qp->p.type != IBV_QPT_RC && send_opcodes[wqe->opcode].inv)
+		return IBV_WC_LOC_QP_OP_ERR;
+	if (entry_is_local(entry))
+		return requester_local(qp, index, wqe);
 	/* It would wait for ever. */
 	if (kind_has_response(entry->kind) && qp->attr.max_rd_atomic == 0)
 		return IBV_WC_LOC_QP_OP_ERR;
@@ -307,9 +315,9 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 		.opcode = wqe->opcode,
 	};
 	entry->status = check_wqe(qp, index, wqe, entry);
-	if (qp->engine->faults && entry->status == IBV_WC_SUCCESS)
+	if (qp->engine->faults && entry->status == IBV_WC_SUCCESS && !entry_is_local(entry))
 		entry->status = qp->engine->ops->fault_send(qp->engine, qp, entry->kind);
-	if (entry->status == IBV_WC_SUCCESS) {
+	if (entry->status == IBV_WC_SUCCESS && !entry_is_local(entry)) {
 		entry->packets = kind_is_atomic(entry->kind) ? 1
 							     : packets_of(entry->length, qp->mtu);
 		entry->unit = congestion_unit(entry->length, qp->mtu);
@@ -493,6 +501,7 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	t.psn = r->send_psn;
 	t.count = packets;
 	t.imm = t.last && send_opcodes[entry->opcode].imm;
+	t.inv = t.last && send_opcodes[entry->opcode].inv;
 	t.imm_data = entry->imm;
 	t.solicited = t.last && entry->flags & IBV_SEND_SOLICITED;
 	t.ackreq = qp->p.type == IBV_QPT_RC;
@@ -542,7 +551,9 @@ static bool send_some(struct qp *qp)
 				requester_advance(qp); /* its turn may have come */
 			return false;
 		}
-		if (kind_has_response(entry->kind)) {
+		if (entry_is_local(entry)) {
+			r->next++;
+		} else if (kind_has_response(entry->kind)) {
 			if (send_rd_request(qp, entry) == 0)
 				return false;
 		} else {
@@ -666,6 +677,8 @@ void requester_advance(struct qp *qp)
 			return;
 		}
 		if (psn_diff(psn_add(entry->first_psn, entry->packets), r->una_psn) > 0)
+			break;
+		if (entry_is_local(entry) && !entry->placed)
 			break;
 		/* The response's dma operation completes it. */
 		if (kind_has_response(entry->kind) && !entry->placed &&

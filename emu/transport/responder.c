@@ -416,6 +416,13 @@ static struct response_job *job_add(struct qp *qp)
 	return job;
 }
 
+/* Resolves what the peer names by a rkey. @return 0, or a negative errno: it may not have that */
+static int resolve_rkey(const struct qp *qp, uint32_t rkey, uint64_t va, uint64_t len,
+			uint32_t access, struct dma_segment *seg)
+{
+	return rkey_resolve(qp->p.pd, qp->qpn, rkey, va, len, access, seg);
+}
+
 /* Answers a READ again (IBTA 9.7.4.4). What it may not read any more it does not get. */
 static void replay_read(struct qp *qp, const struct train *t)
 {
@@ -423,8 +430,8 @@ static void replay_read(struct qp *qp, const struct train *t)
 	struct response_job *job;
 
 	if (job_pending(qp, t->psn) || t->reth.length > VERNIC_MAX_MSG_SIZE ||
-	    (t->reth.length && mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, t->reth.length,
-					  IBV_ACCESS_REMOTE_READ, &seg)))
+	    (t->reth.length && resolve_rkey(qp, t->reth.rkey, t->reth.va, t->reth.length,
+					    IBV_ACCESS_REMOTE_READ, &seg)))
 		return;
 	job = job_add(qp);
 	if (!job)
@@ -445,8 +452,7 @@ static void replay_atomic(struct qp *qp, const struct train *t)
 	if (MUTATION(atomic_twice)) {
 		struct dma_segment seg;
 
-		if (!mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, 8, IBV_ACCESS_REMOTE_ATOMIC,
-				&seg))
+		if (!resolve_rkey(qp, t->reth.rkey, t->reth.va, 8, IBV_ACCESS_REMOTE_ATOMIC, &seg))
 			dma_write_now(qp->engine->dma, seg.mm, seg.addr, &t->atomic.swap_add, 8);
 	}
 	for (uint32_t i = 0; i < VERNIC_MAX_RD_ATOMIC; i++) {
@@ -596,12 +602,12 @@ static void accept(struct qp *qp, const struct train *t, const struct dma_list *
 		op->cqe.status = IBV_WC_SUCCESS;
 		op->cqe.opcode = t->kind == KIND_SEND ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM;
 		op->cqe.byte_len = r->offset;
-		op->cqe.wc_flags = t->imm ? IBV_WC_WITH_IMM : 0;
-		op->cqe.imm = t->imm ? t->imm_data : 0;
+		op->cqe.wc_flags = t->imm ? IBV_WC_WITH_IMM : t->inv ? IBV_WC_WITH_INV : 0;
+		op->cqe.imm = t->imm || t->inv ? t->imm_data : 0;
 		op->cqe.src_qp = qp->attr.dest_qp_num;
 		r->have_wqe = false;
 		if (t->kind == KIND_SEND && t->first && t->payload.len <= VERNIC_CQE_DATA &&
-		    list_is_local(&t->payload)) {
+		    list_is_local(&t->payload) && list_is_placeable(dst)) {
 			list_copy(op->cqe.data, &t->payload);
 			op->cqe.data_len = (uint8_t)t->payload.len;
 			return;
@@ -614,6 +620,12 @@ static void accept(struct qp *qp, const struct train *t, const struct dma_list *
 		owe_ack(qp);
 		responder_acknowledge(qp);
 	}
+}
+
+/* Ends the binding of a window as a SEND asks for. @return whether it could */
+static bool invalidate(struct qp *qp, uint32_t rkey)
+{
+	return MUTATION(invalidate_forgotten) || mw_invalidate(qp->p.pd, qp->qpn, rkey) == 0;
 }
 
 /* A train of SEND packets. */
@@ -641,6 +653,8 @@ static void send_rx(struct qp *qp, const struct train *t)
 		fail_recv(qp, IBV_WC_LOC_LEN_ERR, NAK_INVALID_REQUEST, -1);
 	else if (err)
 		fail_recv(qp, IBV_WC_LOC_PROT_ERR, NAK_REMOTE_OPERATION, -1);
+	else if (t->inv && !invalidate(qp, t->imm_data))
+		fail_recv(qp, IBV_WC_LOC_ACCESS_ERR, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
 	else
 		accept(qp, t, &dst);
 }
@@ -668,8 +682,8 @@ static void write_rx(struct qp *qp, struct train *t)
 			refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 			return;
 		}
-		if (t->reth.length && mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, t->reth.length,
-						 IBV_ACCESS_REMOTE_WRITE, &whole)) {
+		if (t->reth.length && resolve_rkey(qp, t->reth.rkey, t->reth.va, t->reth.length,
+						   IBV_ACCESS_REMOTE_WRITE, &whole)) {
 			write_denied(qp, t);
 			return;
 		}
@@ -698,8 +712,8 @@ static void write_rx(struct qp *qp, struct train *t)
 		dst.seg = dma_segments(qp->engine->dma, 1);
 		dst.count = 1;
 		dst.len = t->payload.len;
-		if (mr_resolve(qp->p.pd, r->rkey, r->va + r->offset, dst.len,
-			       IBV_ACCESS_REMOTE_WRITE, dst.seg)) {
+		if (resolve_rkey(qp, r->rkey, r->va + r->offset, dst.len, IBV_ACCESS_REMOTE_WRITE,
+				 dst.seg)) {
 			write_denied(qp, t);
 			return;
 		}
@@ -752,8 +766,8 @@ static void read_rx(struct qp *qp, const struct train *t)
 		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 		return;
 	}
-	if (t->reth.length && mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, t->reth.length,
-					 IBV_ACCESS_REMOTE_READ, &seg)) {
+	if (t->reth.length && resolve_rkey(qp, t->reth.rkey, t->reth.va, t->reth.length,
+					   IBV_ACCESS_REMOTE_READ, &seg)) {
 		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
 		return;
 	}
@@ -806,7 +820,7 @@ static void atomic_rx(struct qp *qp, const struct train *t)
 		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 		return;
 	}
-	if (mr_resolve(qp->p.pd, t->reth.rkey, t->reth.va, 8, IBV_ACCESS_REMOTE_ATOMIC, &seg)) {
+	if (resolve_rkey(qp, t->reth.rkey, t->reth.va, 8, IBV_ACCESS_REMOTE_ATOMIC, &seg)) {
 		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
 		return;
 	}
@@ -902,7 +916,7 @@ static bool resolve_write(struct qp *qp, const struct train *t, uint32_t skip, s
 	dst->seg = dma_segments(qp->engine->dma, 1);
 	dst->count = 1;
 	dst->len = t->payload.len - skip;
-	return !mr_resolve(qp->p.pd, rkey, va + skip, dst->len, IBV_ACCESS_REMOTE_WRITE, dst->seg);
+	return !resolve_rkey(qp, rkey, va + skip, dst->len, IBV_ACCESS_REMOTE_WRITE, dst->seg);
 }
 
 /* The same for a SEND. Its receive is taken, and kept for when the train is delivered. */
@@ -952,8 +966,8 @@ static int64_t send_response(struct qp *qp, struct response_job *job)
 		t.payload.seg = dma_segments(qp->engine->dma, 1);
 		t.payload.count = 1;
 		t.payload.len = len;
-		if (mr_resolve(qp->p.pd, job->rkey, job->va + job->sent, len,
-			       IBV_ACCESS_REMOTE_READ, t.payload.seg)) {
+		if (resolve_rkey(qp, job->rkey, job->va + job->sent, len, IBV_ACCESS_REMOTE_READ,
+				 t.payload.seg)) {
 			/* Deregistered since it was asked for. */
 			qp->resp.refused = false;
 			owe_nak(qp, AETH_NAK | NAK_REMOTE_ACCESS);

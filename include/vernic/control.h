@@ -70,7 +70,25 @@ enum vernic_command {
 	VERNIC_CMD_CAPTURE, /* captures until stopped, or the connection ends */
 	VERNIC_CMD_STATS,   /* counters */
 	VERNIC_CMD_SYSFS,   /* brings a file of the sysfs tree up to date */
+	VERNIC_CMD_REREG_MR,
+	VERNIC_CMD_ADVISE_MR,
+	VERNIC_CMD_ALLOC_MW,
+	VERNIC_CMD_DEALLOC_MW,
+	VERNIC_CMD_ALLOC_DM,
+	VERNIC_CMD_FREE_DM,
+	VERNIC_CMD_IMPORT_DEVICE, /* before the device is opened */
+	VERNIC_CMD_IMPORT_PD,
+	VERNIC_CMD_IMPORT_MR,
+	VERNIC_CMD_IMPORT_DM,
 	VERNIC_CMD_COUNT
+};
+
+/* What the memory of a MR is. */
+enum vernic_mr_kind {
+	VERNIC_MR_MEMORY, /* the client's */
+	VERNIC_MR_NULL,	  /* none: reads as 0, writes are lost */
+	VERNIC_MR_DM,	  /* device memory */
+	VERNIC_MR_KIND_COUNT
 };
 
 /* What a device is, as far as it can be known without opening it. */
@@ -100,6 +118,9 @@ struct vernic_request {
 			char name[VERNIC_NAME_MAX];
 			uint64_t probe_addr;
 			uint64_t probe_value;
+			/* Of the client's end of this connection (fstat), to import it by. */
+			uint64_t dev;
+			uint64_t ino;
 		} open_device;
 		struct {
 			uint32_t index;
@@ -109,13 +130,48 @@ struct vernic_request {
 		 * fds passed: [0] the file of memory that the daemon can map (optional)
 		 */
 		struct {
-			uint64_t addr;
+			uint64_t addr; /* VERNIC_MR_DM: offset in the device memory */
 			uint64_t length;
 			uint64_t iova;
 			uint32_t access; /* enum ibv_access_flags */
 			uint32_t pd;
-			uint64_t offset; /* of addr in that file, bytes */
+			uint32_t kind;	      /* enum vernic_mr_kind */
+			uint32_t dm;	      /* VERNIC_MR_DM: its handle */
+			uint32_t daemon_only; /* not 0: the library places no bytes in it */
+			uint32_t reserved;
+			uint64_t offset; /* VERNIC_MR_MEMORY: of addr in the file passed, bytes */
 		} reg_mr;
+		/* EBUSY: a window is bound to it. On any error the MR is as before. */
+		struct {
+			uint32_t flags;	 /* enum ibv_rereg_mr_flags: what of these is new */
+			uint32_t access; /* enum ibv_access_flags */
+			uint32_t pd;
+			uint32_t reserved;
+			uint64_t addr; /* and the iova */
+			uint64_t length;
+		} rereg_mr;
+		/* ibv_advise_mr(3): checks a range; the reply has where it is mapped. */
+		struct {
+			uint64_t addr;
+			uint32_t length;
+			uint32_t lkey;
+			uint32_t pd;
+			uint32_t advice; /* enum ibv_advise_mr_advice */
+		} advise_mr;
+		struct {
+			uint32_t pd;
+			uint32_t type; /* enum ibv_mw_type */
+		} alloc_mw;
+		struct {
+			uint64_t length; /* bytes, >= 1 */
+		} alloc_dm;
+		/*
+		 * import_device: fds passed: [0] the other client's end of its connection. From
+		 * then on the two have the same PDs, MRs, MWs and DMs. EINVAL: no such client.
+		 */
+		struct {
+			uint32_t pd;
+		} import_mr; /* handle: the MR's; EINVAL if it is of another PD */
 		struct {
 			uint32_t cqe;	  /* entries wanted, >= 1 */
 			uint32_t channel; /* handle, or UINT32_MAX */
@@ -216,7 +272,20 @@ struct vernic_reply {
 		struct {
 			uint32_t lkey;
 			uint32_t rkey;
+			uint64_t length; /* import_mr */
 		} reg_mr;
+		struct {
+			uint64_t addr;
+		} advise_mr;
+		struct {
+			uint32_t rkey;
+		} alloc_mw;
+		/* Of import_dm too. fds: [0] the memory */
+		struct {
+			uint64_t size; /* bytes to map */
+			uint64_t length;
+		} alloc_dm;
+		struct vernic_device_info import_device;
 		/* create_channel: fds: [0] a pipe that yields one uint32_t CQ handle an event */
 		/* fds: [0] ring memory */
 		struct {

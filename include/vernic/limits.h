@@ -20,6 +20,7 @@
 #define VERNIC_GID_MAX 64	    /* GID table entries of a port */
 #define VERNIC_GRH_LEN 40	    /* bytes in front of a UD payload */
 #define VERNIC_MAX_FAULTS 64	    /* fault rules of a daemon */
+#define VERNIC_MAX_DM (1u << 20)    /* bytes of device memory of a device */
 #define VERNIC_FAULT_TEXT 240	    /* bytes of a fault rule's text, the 0 included */
 
 #endif

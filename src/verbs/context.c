@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -27,27 +28,15 @@ void context_died(struct context *ctx)
 
 /* ---- operations that do not work ----------------------------------------------------------- */
 
-/* There are no memory windows. */
-static struct ibv_mw *no_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
-{
-	errno = EOPNOTSUPP;
-	return NULL;
-}
-
-static int no_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
-{
-	return EOPNOTSUPP;
-}
-
-static int no_dealloc_mw(struct ibv_mw *mw)
-{
-	return EOPNOTSUPP;
-}
-
 /* In a forked child the rings are not mapped. */
 static int forked_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
 	*bad_wr = wr;
+	return EIO;
+}
+
+static int forked_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
 	return EIO;
 }
 
@@ -75,9 +64,9 @@ static int forked_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 }
 
 static const struct ibv_context_ops live_ops = {
-	.alloc_mw = no_alloc_mw,
-	.bind_mw = no_bind_mw,
-	.dealloc_mw = no_dealloc_mw,
+	.alloc_mw = mw_alloc,
+	.bind_mw = mw_bind,
+	.dealloc_mw = mw_dealloc,
 	.poll_cq = poll_cq,
 	.req_notify_cq = cq_req_notify,
 	.post_srq_recv = post_srq_recv,
@@ -86,9 +75,9 @@ static const struct ibv_context_ops live_ops = {
 };
 
 static const struct ibv_context_ops forked_ops = {
-	.alloc_mw = no_alloc_mw,
-	.bind_mw = no_bind_mw,
-	.dealloc_mw = no_dealloc_mw,
+	.alloc_mw = mw_alloc,
+	.bind_mw = forked_bind_mw,
+	.dealloc_mw = mw_dealloc,
 	.poll_cq = forked_poll_cq,
 	.req_notify_cq = forked_req_notify_cq,
 	.post_srq_recv = forked_post_srq_recv,
@@ -120,6 +109,9 @@ static void fork_child(void)
 		if (ctx->ctl >= 0)
 			close(ctx->ctl);
 		ctx->ctl = -1;
+		if (ctx->child_ctl >= 0)
+			close(ctx->child_ctl);
+		ctx->child_ctl = -1;
 		ctx->verbs.context.cmd_fd = -1;
 		ctx->verbs.context.ops = forked_ops;
 		pthread_mutex_init(&ctx->ctl_mutex, NULL);
@@ -140,20 +132,25 @@ static void process_init(void)
 
 /* ---- opening and closing ------------------------------------------------------------------- */
 
-/* Makes the connection a device context. fds: as struct vernic_reply says. @return 0 or errno */
-static int open_device(struct context *ctx, const char *name, int *fds)
+/* Makes a connection a device context. fds: as struct vernic_reply says. @return 0 or errno */
+static int open_device(struct context *ctx, int ctl, const char *name, int *fds)
 {
 	struct vernic_request req = {.command = VERNIC_CMD_OPEN_DEVICE};
 	struct vernic_reply reply;
+	struct stat st;
 	int mem, error;
 
 	snprintf(req.open_device.name, sizeof(req.open_device.name), "%s", name);
 	req.open_device.probe_addr = (uintptr_t)&probe_word;
 	req.open_device.probe_value = probe_word;
+	if (fstat(ctl, &st) == 0) {
+		req.open_device.dev = st.st_dev;
+		req.open_device.ino = st.st_ino;
+	}
 	/* Lets the daemon, which is not our parent, at our memory where Yama restricts that. */
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 	mem = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-	error = control_exchange(ctx->ctl, &req, mem, &reply, fds, 3 + VERNIC_MAX_WORKERS);
+	error = control_exchange(ctl, &req, mem, &reply, fds, 3 + VERNIC_MAX_WORKERS);
 	if (mem >= 0)
 		close(mem);
 	if (error)
@@ -164,6 +161,25 @@ static int open_device(struct context *ctx, const char *name, int *fds)
 	    ctx->doorbell_stride < sizeof(struct vernic_doorbell))
 		return EPROTO;
 	return 0;
+}
+
+int context_open_child(struct context *ctx)
+{
+	int fds[3 + VERNIC_MAX_WORKERS], ctl, error;
+
+	ctl = control_connect();
+	if (ctl < 0)
+		return errno;
+	error = open_device(ctx, ctl, ctx->verbs.context.device->name, fds);
+	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
+		if (fds[i] >= 0)
+			close(fds[i]);
+	}
+	if (error)
+		close(ctl);
+	else
+		ctx->child_ctl = ctl;
+	return error;
 }
 
 /* Maps doorbells and worker pages and keeps the descriptors. @return 0 or a positive errno */
@@ -224,6 +240,10 @@ static void context_free(struct context *ctx)
 		close(ctx->verbs.context.async_fd);
 	if (ctx->ctl >= 0)
 		close(ctx->ctl);
+	if (ctx->import_fd >= 0)
+		close(ctx->import_fd);
+	if (ctx->child_ctl >= 0)
+		close(ctx->child_ctl);
 	mr_table_fini(&ctx->mrs);
 	pthread_mutex_destroy(&ctx->ctl_mutex);
 	pthread_mutex_destroy(&ctx->qp_mutex);
@@ -247,9 +267,34 @@ static void set_operations(struct context *ctx)
 	v->create_cq_ex = cq_create_ex;
 	v->create_qp_ex = qp_create_ex;
 	v->get_srq_num = srq_get_num;
+	v->advise_mr = mr_advise;
+	v->alloc_null_mr = mr_alloc_null;
+	v->alloc_dm = dm_alloc;
+	v->free_dm = dm_free;
+	v->reg_dm_mr = dm_reg_mr;
 }
 
-struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
+/*
+ * Has the connection share the objects of another context.
+ * @fd: that one's cmd_fd
+ * @return its device, or NULL and errno
+ */
+static struct ibv_device *import_device(struct context *ctx, int fd)
+{
+	struct vernic_request req = {.command = VERNIC_CMD_IMPORT_DEVICE};
+	struct vernic_reply reply;
+	int error;
+
+	error = control_exchange(ctx->ctl, &req, fd, &reply, NULL, 0);
+	if (error) {
+		errno = error;
+		return NULL;
+	}
+	return device_of(&reply.import_device);
+}
+
+/* Opens a device, or with ibdev NULL, the one of the context that import_fd is of. */
+static struct ibv_context *context_open(struct ibv_device *ibdev, int import_fd)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int fds[3 + VERNIC_MAX_WORKERS];
@@ -267,6 +312,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
 	pthread_mutex_init(&ctx->objects_mutex, NULL);
 	pthread_mutex_init(&ctx->verbs.context.mutex, NULL);
 	ctx->pid = getpid();
+	ctx->import_fd = ctx->child_ctl = -1;
 	ctx->verbs.context.async_fd = -1;
 	for (uint32_t i = 0; i < VERNIC_MAX_WORKERS; i++)
 		ctx->wake_fd[i] = -1;
@@ -281,7 +327,14 @@ struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
 		error = ENOMEM;
 		goto err;
 	}
-	error = open_device(ctx, ibdev->name, fds);
+	if (!ibdev) {
+		ibdev = import_device(ctx, import_fd);
+		if (!ibdev) {
+			error = errno;
+			goto err;
+		}
+	}
+	error = open_device(ctx, ctx->ctl, ibdev->name, fds);
 	if (!error)
 		error = map_device(ctx, fds);
 	if (!error)
@@ -290,7 +343,9 @@ struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
 		goto err;
 
 	ctx->verbs.context.device = ibdev;
-	ctx->verbs.context.cmd_fd = ctx->ctl;
+	/* What was imported is the context's own, and stays open as long. */
+	ctx->import_fd = import_fd;
+	ctx->verbs.context.cmd_fd = import_fd >= 0 ? import_fd : ctx->ctl;
 	ctx->verbs.context.num_comp_vectors = (int)ctx->workers;
 	pthread_mutex_lock(&contexts_mutex);
 	ctx->next = contexts;
@@ -306,6 +361,20 @@ err:
 	context_free(ctx);
 	errno = error;
 	return NULL;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
+{
+	return context_open(ibdev, -1);
+}
+
+struct ibv_context *ibv_import_device(int cmd_fd)
+{
+	if (cmd_fd < 0) {
+		errno = EBADF;
+		return NULL;
+	}
+	return context_open(NULL, cmd_fd);
 }
 
 int ibv_close_device(struct ibv_context *context)

@@ -212,6 +212,27 @@ int control_exchange(int ctl, const struct vernic_request *req, int send_fd,
 	return error;
 }
 
+int control_call_child(struct context *ctx, const struct vernic_request *req,
+		       struct vernic_reply *reply, int *fds, int max_fds)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&ctx->ctl_mutex);
+	if (ctx->child_ctl < 0)
+		error = context_open_child(ctx);
+	if (!error)
+		error = control_exchange(ctx->child_ctl, req, -1, reply, fds, max_fds);
+	pthread_mutex_unlock(&ctx->ctl_mutex);
+	return error;
+}
+
+/* @return whether a request is about the device alone, and makes nothing that is tied to others */
+static bool is_of_device(uint32_t command)
+{
+	return command == VERNIC_CMD_QUERY_DEVICE || command == VERNIC_CMD_QUERY_PORT ||
+	       command == VERNIC_CMD_QUERY_GID || command == VERNIC_CMD_ALLOC_DM;
+}
+
 int control_call(struct context *ctx, const struct vernic_request *req, struct vernic_reply *reply,
 		 int *fds, int max_fds)
 {
@@ -223,6 +244,8 @@ int control_call_fd(struct context *ctx, const struct vernic_request *req, int s
 {
 	int error = EIO;
 
+	if (context_forked(ctx) && is_of_device(req->command))
+		return control_call_child(ctx, req, reply, fds, max_fds);
 	pthread_mutex_lock(&ctx->ctl_mutex);
 	/* After fork() the connection is the parent's: a child's request would mix into its. */
 	if (ctx->pid == getpid() && !context_dead(ctx)) {

@@ -52,12 +52,22 @@ out:
 	return dev;
 }
 
+struct ibv_device *device_of(const struct vernic_device_info *info)
+{
+	struct device *dev;
+
+	pthread_mutex_lock(&devices_mutex);
+	dev = device_get(info);
+	pthread_mutex_unlock(&devices_mutex);
+	return dev ? &dev->ibv : NULL;
+}
+
 struct ibv_device **ibv_get_device_list(int *num_devices)
 {
 	struct vernic_request req = {.command = VERNIC_CMD_LIST_DEVICES};
 	struct vernic_reply reply;
 	struct ibv_device **list, **more;
-	struct device *dev;
+	struct ibv_device *dev;
 	int count = 0, error = 0, ctl;
 
 	if (num_devices)
@@ -85,14 +95,12 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 			goto err;
 		}
 		list = more;
-		pthread_mutex_lock(&devices_mutex);
-		dev = device_get(&reply.list_devices);
-		pthread_mutex_unlock(&devices_mutex);
+		dev = device_of(&reply.list_devices);
 		if (!dev) {
 			error = ENOMEM;
 			goto err;
 		}
-		list[count] = &dev->ibv;
+		list[count] = dev;
 		list[count + 1] = NULL;
 	}
 	close(ctl);
@@ -140,6 +148,22 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	return error;
 }
 
+/* On-demand paging: the daemon reaches memory as a process does, so everything can be. */
+static void fill_odp_caps(struct ibv_device_attr_ex *attr)
+{
+	const uint32_t datagram = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
+				  IBV_ODP_SUPPORT_SRQ_RECV;
+	const uint32_t all = datagram | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+			     IBV_ODP_SUPPORT_ATOMIC;
+
+	attr->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+	attr->odp_caps.per_transport_caps.rc_odp_caps = all;
+	attr->odp_caps.per_transport_caps.uc_odp_caps =
+		IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE;
+	attr->odp_caps.per_transport_caps.ud_odp_caps = datagram;
+	attr->xrc_odp_caps = all;
+}
+
 int device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		    struct ibv_device_attr_ex *attr, size_t size)
 {
@@ -158,6 +182,8 @@ int device_query_ex(struct ibv_context *context, const struct ibv_query_device_e
 	all.hca_core_clock = 1000000; /* kHz */
 	all.device_cap_flags_ex = all.orig_attr.device_cap_flags;
 	all.phys_port_cnt_ex = all.orig_attr.phys_port_cnt;
+	all.max_dm_size = VERNIC_MAX_DM;
+	fill_odp_caps(&all);
 	memset(attr, 0, size);
 	memcpy(attr, &all, size < sizeof(all) ? size : sizeof(all));
 	return 0;

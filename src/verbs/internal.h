@@ -37,6 +37,7 @@
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
+#undef ibv_reg_dmabuf_mr
 
 #define OBJECT_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
@@ -103,6 +104,8 @@ struct context {
 	struct context *next; /* of all contexts, for fork() */
 	pthread_mutex_t ctl_mutex;
 	int ctl;			 /* the connection; -1 in a forked child */
+	int import_fd;			 /* what ibv_import_device() was given; -1 */
+	int child_ctl;			 /* a forked child's own connection, once it needs one; -1 */
 	pid_t pid;			 /* that opened it */
 	_Atomic uint32_t dead;		 /* the daemon is gone */
 	_Atomic uint32_t fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered */
@@ -133,6 +136,10 @@ struct pd {
 
 struct mr {
 	struct ibv_mr ibv;
+	unsigned int access; /* enum ibv_access_flags */
+	bool fixed;	     /* ibv_rereg_mr() does not apply */
+	void *map;	     /* of a dma-buf; NULL: none */
+	size_t map_size;
 };
 
 struct channel {
@@ -312,13 +319,20 @@ int control_connect(void);
 int control_exchange(int ctl, const struct vernic_request *req, int send_fd,
 		     struct vernic_reply *reply, int *fds, int max_fds);
 
-/* The same on an opened device; EIO too in a child forked since, and marks the context dead. */
+/*
+ * The same on an opened device; marks the context dead if the daemon is gone. EIO too in a child
+ * forked since, but for queries and new device memory: those go over a connection of the child's.
+ */
 int control_call(struct context *ctx, const struct vernic_request *req, struct vernic_reply *reply,
 		 int *fds, int max_fds);
 
 /* The same, with a descriptor passed along; -1: none. */
 int control_call_fd(struct context *ctx, const struct vernic_request *req, int send_fd,
 		    struct vernic_reply *reply, int *fds, int max_fds);
+
+/* A request of a forked child on its own connection. @return as control_exchange() */
+int control_call_child(struct context *ctx, const struct vernic_request *req,
+		       struct vernic_reply *reply, int *fds, int max_fds);
 
 /* A request that destroys handle. @return as control_call(), but 0 where the daemon is gone */
 int control_destroy(struct context *ctx, enum vernic_command command, uint32_t handle,
@@ -337,6 +351,9 @@ void control_unmap(struct context *ctx, void *p, size_t size);
 
 void context_died(struct context *ctx);
 
+/* Opens a forked child's own connection, under ctl_mutex. @return 0 or a positive errno */
+int context_open_child(struct context *ctx);
+
 /* ---- mapping.c ----------------------------------------------------------------------------- */
 
 /*
@@ -354,11 +371,35 @@ void mr_table_fini(struct mr_table *t);
 /* @return where [addr, addr + len) of the MR with this lkey is mapped, or NULL */
 void *mr_table_translate(struct mr_table *t, uint32_t lkey, uint64_t addr, uint32_t len);
 
+/*
+ * Has a MR made.
+ * @req: its reg_mr, but for pd
+ * @addr: as ibv_mr.addr; where it is mapped, unless daemon_only
+ * @return NULL and errno
+ */
+struct ibv_mr *mr_register(struct ibv_pd *pd, struct vernic_request *req, void *addr);
+struct ibv_mr *mr_alloc_null(struct ibv_pd *pd);
+int mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
+	      struct ibv_sge *sg_list, uint32_t num_sge);
+
+/* ---- mw.c, dm.c ---------------------------------------------------------------------------- */
+
+struct ibv_mw *mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type);
+int mw_dealloc(struct ibv_mw *mw);
+int mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
+
+struct ibv_dm *dm_alloc(struct ibv_context *context, struct ibv_alloc_dm_attr *attr);
+int dm_free(struct ibv_dm *dm);
+struct ibv_mr *dm_reg_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t dm_offset, size_t length,
+			 unsigned int access);
+
 /* ---- device.c ------------------------------------------------------------------------------ */
 
 /* Re-reads an entry of the GID table. @return 0 or a positive errno: EINVAL past the table */
 int device_query_gid(struct context *ctx, uint32_t port, uint32_t index,
 		     struct ibv_gid_entry *entry);
+/* @return the device of that description, made if need be; NULL without memory */
+struct ibv_device *device_of(const struct vernic_device_info *info);
 int device_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
 		      size_t size);
 int device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
@@ -397,6 +438,9 @@ int post_set_sges(struct qp *qp, struct vernic_send_wqe *wqe, const struct ibv_s
 		  size_t count);
 int post_add_inline(struct qp *qp, struct vernic_send_wqe *wqe, const void *addr, size_t len);
 int post_set_ah(struct vernic_send_wqe *wqe, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey);
+/* What a IBV_WR_BIND_MW binds; rkey: the window's from now on. */
+int post_set_bind(struct vernic_send_wqe *wqe, const struct ibv_mw *mw, uint32_t rkey,
+		  const struct ibv_mw_bind_info *info);
 /* Shows the daemon everything before head. */
 void post_publish(struct qp *qp, uint32_t head);
 

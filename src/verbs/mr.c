@@ -3,13 +3,16 @@
  * Memory regions.
  *
  * The daemon checks every access itself. What the library keeps is a table from lkey to address,
- * for copying small payloads when posting and polling. It is an open hash table, read without a
- * lock: a reader that meets a change (seq) looks again. Slot arrays that were outgrown stay until
- * the context is closed; together they are no larger than the one in use.
+ * for copying small payloads when posting and polling. MRs whose memory may not be there (on
+ * demand, a file's) or not be this process's are not in it: the daemon knows, and moves all their
+ * bytes. It is an open hash table, read without a lock: a reader that meets a change (seq) looks
+ * again. Slot arrays that were outgrown stay until the context is closed; together they are no
+ * larger than the one in use.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -149,6 +152,35 @@ static int table_add(struct mr_table *t, uint32_t key, uint64_t iova, uint64_t l
 	return error;
 }
 
+/* @return the slot that has key, or one that is free */
+static uint32_t slots_find(const struct mr_slots *s, uint32_t key)
+{
+	uint32_t mask = slot_mask(s), i = slot_home(s, key);
+
+	while (s->slot[i].key && s->slot[i].key != key)
+		i = (i + 1) & mask;
+	return i;
+}
+
+/* A MR is somewhere else from now on. */
+static void table_move(struct mr_table *t, uint32_t key, uint64_t length, void *addr)
+{
+	struct mr_slot entry = {.key = key, .iova = (uintptr_t)addr, .length = length};
+	struct mr_slots *s;
+	uint32_t i;
+
+	entry.addr = (uintptr_t)addr;
+	pthread_mutex_lock(&t->mutex);
+	s = atomic_load(&t->slots);
+	i = slots_find(s, key);
+	if (s->slot[i].key) {
+		write_begin(t);
+		slot_copy(&s->slot[i], &entry);
+		write_end(t);
+	}
+	pthread_mutex_unlock(&t->mutex);
+}
+
 /* Takes a MR out, and moves up the entries behind it that its slot was in the way of. */
 static void table_remove(struct mr_table *t, uint32_t key)
 {
@@ -158,11 +190,10 @@ static void table_remove(struct mr_table *t, uint32_t key)
 	pthread_mutex_lock(&t->mutex);
 	s = atomic_load(&t->slots);
 	mask = slot_mask(s);
-	for (hole = slot_home(s, key); s->slot[hole].key != key; hole = (hole + 1) & mask) {
-		if (!s->slot[hole].key) {
-			pthread_mutex_unlock(&t->mutex);
-			return;
-		}
+	hole = slots_find(s, key);
+	if (!s->slot[hole].key) {
+		pthread_mutex_unlock(&t->mutex);
+		return;
 	}
 	write_begin(t);
 	for (i = (hole + 1) & mask; s->slot[i].key; i = (i + 1) & mask) {
@@ -255,6 +286,9 @@ static int populate(void *addr, size_t length, unsigned int access)
 			     ? MADV_POPULATE_WRITE
 			     : MADV_POPULATE_READ;
 
+	/* All of the address space, which only an implicit MR can be of. */
+	if (end < start || end - start < length)
+		return EFAULT;
 	if (!can_populate())
 		return 0;
 	while (madvise((void *)start, end - start, advice) < 0) {
@@ -264,15 +298,14 @@ static int populate(void *addr, size_t length, unsigned int access)
 	return 0;
 }
 
-/* @return 0, EINVAL or EOPNOTSUPP as enum ibv_access_flags bits can be had */
+/* @return 0, or EINVAL for enum ibv_access_flags that no MR can have */
 static int check_access(unsigned int access)
 {
 	access &= ~(unsigned int)IBV_ACCESS_OPTIONAL_RANGE;
-	if (access & (IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND))
-		return EOPNOTSUPP;
-	if (access & ~(unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-				     IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-				     IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB))
+	if (access &
+	    ~(unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+			    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND |
+			    IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB))
 		return EINVAL;
 	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE))
@@ -280,41 +313,39 @@ static int check_access(unsigned int access)
 	return 0;
 }
 
-struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-				unsigned int access)
+/* A range that is to be registered. @return 0, EINVAL or EFAULT */
+static int check_range(void *addr, size_t length, unsigned int access)
+{
+	if (length == 0 || (uintptr_t)addr + length < (uintptr_t)addr)
+		return EINVAL;
+	/* On demand, it need not be mapped yet. */
+	return access & IBV_ACCESS_ON_DEMAND ? 0 : populate(addr, length, access);
+}
+
+struct ibv_mr *mr_register(struct ibv_pd *pd, struct vernic_request *req, void *addr)
 {
 	struct context *ctx = to_context(pd->context);
-	struct vernic_request req = {.command = VERNIC_CMD_REG_MR};
 	struct vernic_reply reply;
 	struct mr *mr;
 	int error, fd;
 
-	error = check_access(access);
-	if (!error &&
-	    (length == 0 || (uintptr_t)addr + length < (uintptr_t)addr || iova + length < iova))
-		error = EINVAL;
-	if (!error)
-		error = populate(addr, length, access);
-	if (error) {
-		errno = error;
-		return NULL;
-	}
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return NULL;
-	req.reg_mr.addr = (uintptr_t)addr;
-	req.reg_mr.length = length;
-	req.reg_mr.iova = iova;
-	req.reg_mr.access = access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-				      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
-	req.reg_mr.pd = pd->handle;
-	fd = mapping_find(addr, length, &req.reg_mr.offset);
-	error = control_call_fd(ctx, &req, fd, &reply, NULL, 0);
+	req->command = VERNIC_CMD_REG_MR;
+	req->reg_mr.pd = pd->handle;
+	fd = req->reg_mr.kind == VERNIC_MR_MEMORY && !(req->reg_mr.access & IBV_ACCESS_ON_DEMAND)
+		     ? mapping_find((void *)(uintptr_t)req->reg_mr.addr, req->reg_mr.length,
+				    &req->reg_mr.offset)
+		     : -1;
+	error = control_call_fd(ctx, req, fd, &reply, NULL, 0);
 	if (fd >= 0)
 		close(fd);
 	if (error)
 		goto err;
-	error = table_add(&ctx->mrs, reply.reg_mr.lkey, iova, length, addr);
+	if (req->reg_mr.kind == VERNIC_MR_MEMORY && !req->reg_mr.daemon_only)
+		error = table_add(&ctx->mrs, reply.reg_mr.lkey, req->reg_mr.iova,
+				  req->reg_mr.length, addr);
 	if (error) {
 		control_destroy(ctx, VERNIC_CMD_DEREG_MR, reply.handle, NULL);
 		goto err;
@@ -322,16 +353,44 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 	mr->ibv.context = pd->context;
 	mr->ibv.pd = pd;
 	mr->ibv.addr = addr;
-	mr->ibv.length = length;
+	mr->ibv.length = req->reg_mr.length;
 	mr->ibv.handle = reply.handle;
 	mr->ibv.lkey = reply.reg_mr.lkey;
 	mr->ibv.rkey = reply.reg_mr.rkey;
+	mr->access = req->reg_mr.access;
+	mr->fixed = req->reg_mr.kind != VERNIC_MR_MEMORY;
 	return &mr->ibv;
 
 err:
 	free(mr);
 	errno = error;
 	return NULL;
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				unsigned int access)
+{
+	struct vernic_request req = {0};
+	int error;
+
+	if (access & IBV_ACCESS_ZERO_BASED)
+		iova = 0;
+	error = check_access(access);
+	if (!error && iova + length < iova)
+		error = EINVAL;
+	if (!error)
+		error = check_range(addr, length, access);
+	if (error) {
+		errno = error;
+		return NULL;
+	}
+	req.reg_mr.addr = (uintptr_t)addr;
+	req.reg_mr.length = length;
+	req.reg_mr.iova = iova;
+	req.reg_mr.access = access;
+	req.reg_mr.kind = VERNIC_MR_MEMORY;
+	req.reg_mr.daemon_only = (access & IBV_ACCESS_ON_DEMAND) != 0;
+	return mr_register(pd, &req, addr);
 }
 
 struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
@@ -345,22 +404,202 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acce
 	return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, (unsigned int)access);
 }
 
-int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
-		 int access)
+struct ibv_mr *mr_alloc_null(struct ibv_pd *pd)
 {
-	errno = EOPNOTSUPP;
-	return IBV_REREG_MR_ERR_INPUT;
+	struct vernic_request req = {0};
+
+	req.reg_mr.length = SIZE_MAX;
+	req.reg_mr.access = IBV_ACCESS_LOCAL_WRITE;
+	req.reg_mr.kind = VERNIC_MR_NULL;
+	return mr_register(pd, &req, NULL);
 }
 
-int ibv_dereg_mr(struct ibv_mr *mr)
+/* ---- dma-buf: a file's pages, mapped for the daemon to reach them ---------------------------- */
+
+/*
+ * Maps a range of a file, from the page its first byte is in.
+ * @skip: out, bytes in front of the range
+ * @return NULL and errno: EBADF; EINVAL (beyond its end); EOPNOTSUPP: it cannot be mapped
+ */
+static void *map_file(int fd, uint64_t offset, size_t length, unsigned int access, size_t *skip)
 {
-	struct context *ctx = to_context(mr->context);
+	int prot = PROT_READ | (access & IBV_ACCESS_LOCAL_WRITE ? PROT_WRITE : 0);
+	struct stat st;
+	void *p;
+
+	if (fstat(fd, &st) < 0)
+		return NULL;
+	if (length == 0 || offset + length < offset ||
+	    (S_ISREG(st.st_mode) && offset + length > (uint64_t)st.st_size)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	*skip = offset & ((uint64_t)sysconf(_SC_PAGESIZE) - 1);
+	p = mmap(NULL, *skip + length, prot, MAP_SHARED, fd, (off_t)(offset - *skip));
+	if (p != MAP_FAILED)
+		return p;
+	if (errno == ENODEV)
+		errno = EOPNOTSUPP;
+	return NULL;
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+				 int fd, int access)
+{
+	struct vernic_request req = {0};
+	struct ibv_mr *mr = NULL;
+	uint8_t *map;
+	size_t skip;
 	int error;
 
-	error = control_destroy(ctx, VERNIC_CMD_DEREG_MR, mr->handle, NULL);
+	error = check_access((unsigned int)access);
+	if (!error && iova + length < iova)
+		error = EINVAL;
+	if (error) {
+		errno = error;
+		return NULL;
+	}
+	map = map_file(fd, offset, length, (unsigned int)access, &skip);
+	if (!map)
+		return NULL;
+	error = check_range(map + skip, length, (unsigned int)access);
+	if (!error) {
+		req.reg_mr.addr = (uintptr_t)map + skip;
+		req.reg_mr.length = length;
+		req.reg_mr.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
+		req.reg_mr.access = (unsigned int)access;
+		/* The file may be cut short: that is for the daemon to meet. */
+		req.reg_mr.daemon_only = 1;
+		mr = mr_register(pd, &req, (void *)(uintptr_t)offset);
+		error = errno;
+	}
+	if (!mr) {
+		munmap(map, skip + length);
+		errno = error;
+		return NULL;
+	}
+	((struct mr *)mr)->map = map;
+	((struct mr *)mr)->map_size = skip + length;
+	((struct mr *)mr)->fixed = true;
+	return mr;
+}
+
+/* ---- changing and ending --------------------------------------------------------------------- */
+
+/* What can be said of a rereg without the daemon. @return 0 or a positive errno */
+static int check_rereg(const struct mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+		       int access)
+{
+	unsigned int rights = mr->access;
+	int error = 0;
+
+	/* Device memory, a file's and the null MR are what they are. */
+	if (mr->fixed || flags == 0 || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED)
+		return EINVAL;
+	if ((flags & IBV_REREG_MR_CHANGE_PD) && (!pd || pd->context != mr->ibv.context))
+		return EINVAL;
+	if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
+		rights = (unsigned int)access;
+		error = check_access(rights);
+	} else if (access) {
+		return EINVAL;
+	}
+	if (error || (flags & IBV_REREG_MR_CHANGE_TRANSLATION && !addr))
+		return EINVAL;
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
+		return check_range(addr, length, rights);
+	return flags & IBV_REREG_MR_CHANGE_ACCESS
+		       ? check_range(mr->ibv.addr, mr->ibv.length, rights)
+		       : 0;
+}
+
+int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+		 int access)
+{
+	struct vernic_request req = {.command = VERNIC_CMD_REREG_MR, .handle = ibmr->handle};
+	struct context *ctx = to_context(ibmr->context);
+	struct mr *mr = (struct mr *)ibmr;
+	struct vernic_reply reply;
+	int error;
+
+	error = check_rereg(mr, flags, pd, addr, length, access);
+	if (error) {
+		errno = error;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	req.rereg_mr.flags = (uint32_t)flags;
+	req.rereg_mr.access = (uint32_t)access;
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		req.rereg_mr.pd = pd->handle;
+	req.rereg_mr.addr = (uintptr_t)addr;
+	req.rereg_mr.length = length;
+	error = control_call(ctx, &req, &reply, NULL, 0);
+	if (error) {
+		errno = error;
+		return IBV_REREG_MR_ERR_CMD;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+		table_move(&ctx->mrs, ibmr->lkey, length, addr);
+		ibmr->addr = addr;
+		ibmr->length = length;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		ibmr->pd = pd;
+	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
+		mr->access = (unsigned int)access;
+	return 0;
+}
+
+int ibv_dereg_mr(struct ibv_mr *ibmr)
+{
+	struct context *ctx = to_context(ibmr->context);
+	struct mr *mr = (struct mr *)ibmr;
+	int error;
+
+	error = control_destroy(ctx, VERNIC_CMD_DEREG_MR, ibmr->handle, NULL);
 	if (error)
 		return error;
-	table_remove(&ctx->mrs, mr->lkey);
+	table_remove(&ctx->mrs, ibmr->lkey);
+	if (mr->map)
+		munmap(mr->map, mr->map_size);
 	free(mr);
 	return 0;
+}
+
+/* ---- on-demand paging: all memory is, in software ------------------------------------------ */
+
+/* One range of ibv_advise_mr(3). @return 0 or a positive errno */
+static int advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, const struct ibv_sge *sge)
+{
+	struct vernic_request req = {.command = VERNIC_CMD_ADVISE_MR};
+	bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+	struct vernic_reply reply;
+	int error;
+
+	req.advise_mr.addr = sge->addr;
+	req.advise_mr.length = sge->length;
+	req.advise_mr.lkey = sge->lkey;
+	req.advise_mr.pd = pd->handle;
+	req.advise_mr.advice = advice;
+	error = control_call(to_context(pd->context), &req, &reply, NULL, 0);
+	/* The device has no page tables to bring up to date: there is nothing but the page faults.
+	 */
+	if (error || advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT || !sge->length)
+		return error;
+	return populate((void *)(uintptr_t)reply.advise_mr.addr, sge->length,
+			write ? IBV_ACCESS_LOCAL_WRITE : 0);
+}
+
+int mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
+	      struct ibv_sge *sg_list, uint32_t num_sge)
+{
+	int error = 0;
+
+	if (advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+		return ENOTSUP;
+	if (flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH || num_sge == 0)
+		return EINVAL;
+	for (uint32_t i = 0; i < num_sge && !error; i++)
+		error = advise(pd, advice, &sg_list[i]);
+	return error;
 }

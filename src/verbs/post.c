@@ -19,7 +19,8 @@
 #include "internal.h"
 
 #define OP(name) (1u << IBV_WR_##name)
-#define OPS_SEND (OP(SEND) | OP(SEND_WITH_IMM))
+#define OPS_SEND (OP(SEND) | OP(SEND_WITH_IMM) | OP(SEND_WITH_INV))
+#define OPS_LOCAL (OP(LOCAL_INV) | OP(BIND_MW)) /* nothing is sent */
 #define OPS_WRITE (OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM))
 #define OPS_ATOMIC (OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD))
 #define OPS_GET (OP(RDMA_READ) | OPS_ATOMIC) /* the SGEs are written, not read */
@@ -28,11 +29,11 @@ uint32_t post_opcodes(enum ibv_qp_type type)
 {
 	switch (type) {
 	case IBV_QPT_RC:
-		return OPS_SEND | OPS_WRITE | OPS_GET;
+		return OPS_SEND | OPS_WRITE | OPS_GET | OPS_LOCAL;
 	case IBV_QPT_UC:
-		return OPS_SEND | OPS_WRITE;
+		return (OPS_SEND & ~OP(SEND_WITH_INV)) | OPS_WRITE | OPS_LOCAL;
 	case IBV_QPT_UD:
-		return OPS_SEND;
+		return OPS_SEND & ~OP(SEND_WITH_INV);
 	default:
 		return 0;
 	}
@@ -241,6 +242,31 @@ int post_set_ah(struct vernic_send_wqe *wqe, struct ibv_ah *ibah, uint32_t qpn, 
 	return 0;
 }
 
+int post_set_bind(struct vernic_send_wqe *wqe, const struct ibv_mw *mw, uint32_t rkey,
+		  const struct ibv_mw_bind_info *info)
+{
+	if (!mw)
+		return EINVAL;
+	wqe->bind.addr = info->addr;
+	wqe->bind.length = info->length;
+	wqe->bind.lkey = info->mr ? info->mr->lkey : 0;
+	wqe->bind.access = info->mw_access_flags;
+	wqe->bind.mw = mw->rkey;
+	wqe->bind.rkey = rkey;
+	return 0;
+}
+
+/* A work request that sends nothing; its SGEs have no meaning. @return 0 or EINVAL */
+static int set_local(struct vernic_send_wqe *wqe, const struct ibv_send_wr *wr)
+{
+	if (wr->opcode == IBV_WR_LOCAL_INV)
+		return 0;
+	/* Type 1 is ibv_bind_mw()'s. */
+	if (!wr->bind_mw.mw || wr->bind_mw.mw->type != IBV_MW_TYPE_2)
+		return EINVAL;
+	return post_set_bind(wqe, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
+}
+
 /* Fills in where a work request goes to. @return 0 or EINVAL */
 static int set_remote(struct qp *qp, struct vernic_send_wqe *wqe, const struct ibv_send_wr *wr)
 {
@@ -270,6 +296,8 @@ static int write_send(struct qp *qp, uint32_t head, const struct ibv_send_wr *wr
 	if (error)
 		return error;
 	wqe->imm = wr->imm_data;
+	if (OPS_LOCAL & (1u << wr->opcode))
+		return set_local(wqe, wr);
 	error = set_remote(qp, wqe, wr);
 	if (error)
 		return error;

@@ -251,6 +251,7 @@ static void init_once(void)
 	f.dev.gid_count = 1;
 	memcpy(f.dev.gids[0].raw, gid, sizeof(gid));
 	pthread_mutex_init(&f.dev.atomic_lock, NULL);
+	pthread_spin_init(&f.dev.window_lock, PTHREAD_PROCESS_PRIVATE);
 	f.dev.mrs = mr_table_create();
 	CHECK(f.dev.mrs);
 	memcpy(f.path.sgid, gid, sizeof(gid));

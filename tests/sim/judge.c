@@ -92,7 +92,9 @@ void judge_posted(struct side *s, uint32_t index)
 	struct flow *f = s->out;
 
 	op->first = f->posted;
-	op->packets = is_atomic(op->opcode) ? 1 : packets_of(op->len, s->mtu);
+	op->packets = is_atomic(op->opcode)	       ? 1
+		      : op->opcode == IBV_WR_LOCAL_INV ? 0
+						       : packets_of(op->len, s->mtu);
 	f->posted += op->packets;
 }
 
@@ -395,7 +397,7 @@ static uint32_t messages(const struct flow *f, uint32_t packets)
 	for (uint32_t i = f->first_op; i < f->from->posted; i++) {
 		const struct op *op = &f->from->op[i];
 
-		if (op->opcode != IBV_WR_RDMA_READ)
+		if (op->opcode != IBV_WR_RDMA_READ && op->opcode != IBV_WR_LOCAL_INV)
 			n += op->first + op->packets <= packets;
 		for (uint32_t k = 0; k < op->pieces; k++)
 			n += op->first + op->piece_end[k] <= packets;
@@ -1003,7 +1005,9 @@ static void op_succeeded(struct side *s, uint32_t index)
 	    (s->type == IBV_QPT_RC && op->fault != FAULT_NONE))
 		world_fail(w, SIDE_FMT "succeeded in spite of fault %u", SIDE_ARG(s, index),
 			   op->fault);
-	if (s->type == IBV_QPT_RC && !op->executed)
+	if (op->mw && s->type == IBV_QPT_RC && op->mw->region)
+		world_fail(w, SIDE_FMT "the window is still bound", SIDE_ARG(s, index));
+	if (s->type == IBV_QPT_RC && !op->executed && op->packets)
 		world_fail(w, SIDE_FMT "succeeded, and the responder has %u packets, not %u",
 			   SIDE_ARG(s, index), s->flow.applied, op->first + op->packets);
 	if (world_failed(w))
@@ -1101,7 +1105,10 @@ static uint8_t wc_opcode(unsigned int opcode)
 	switch (opcode) {
 	case IBV_WR_SEND:
 	case IBV_WR_SEND_WITH_IMM:
+	case IBV_WR_SEND_WITH_INV:
 		return IBV_WC_SEND;
+	case IBV_WR_LOCAL_INV:
+		return IBV_WC_LOCAL_INV;
 	case IBV_WR_RDMA_READ:
 		return IBV_WC_RDMA_READ;
 	case IBV_WR_ATOMIC_CMP_AND_SWP:
@@ -1232,6 +1239,9 @@ static void received(struct side *s, const struct receive *rv, const struct vern
 	else if (!(cqe->wc_flags & IBV_WC_WITH_IMM) != !has_imm(op->opcode) ||
 		 (has_imm(op->opcode) && cqe->imm != op->imm))
 		world_fail(w, SIDE_FMT "immediate %u", SIDE_ARG(s, n), cqe->imm);
+	else if (!(cqe->wc_flags & IBV_WC_WITH_INV) != !op->mw ||
+		 (op->mw && (cqe->imm != op->imm || op->mw->region)))
+		world_fail(w, SIDE_FMT "invalidated %#x", SIDE_ARG(s, n), cqe->imm);
 	else if (header && !(cqe->wc_flags & IBV_WC_GRH))
 		world_fail(w, SIDE_FMT "UD without GRH", SIDE_ARG(s, n));
 	else if (op->fault == FAULT_QKEY || op->fault == FAULT_QPN)

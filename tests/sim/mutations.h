@@ -13,6 +13,7 @@
 	M(rnr_never_restored, "rnr_retry counts for the connection, not for a PSN")    \
 	M(timer_forgotten, "a timeout does not start the timer again")                 \
 	M(failed_out_of_turn, "a NAK fails the oldest WQE, whichever it was for")      \
+	M(local_forgotten, "a LOCAL_INV completes and has done nothing")               \
 	/* completer */                                                                \
 	M(ack_one_too_many, "an ACK acknowledges the packet behind it too")            \
 	M(nak_wrong_psn, "a sequence NAK makes it go on one packet too late")          \
@@ -25,6 +26,7 @@
 	M(answered_twice, "a duplicate READ is answered though its answer is waiting") \
 	M(uc_op_seq_ignored, "UC takes a packet of another kind in mid-message")       \
 	M(closed_before_answers, "a refused request drops the answers before it")      \
+	M(invalidate_forgotten, "a SEND with invalidate does not")                     \
 	M(receive_lost, "a receive taken is not flushed")                              \
 	/* others */                                                                   \
 	M(srq_limit_silent, "no SRQ limit event")                                      \

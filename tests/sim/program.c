@@ -34,7 +34,7 @@
 
 #define ACCESS                                                                       \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
-	 IBV_ACCESS_REMOTE_ATOMIC)
+	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND)
 
 #define SIDE_OF(member, t) ((struct side *)((char *)(t)-offsetof(struct side, member)))
 
@@ -167,6 +167,7 @@ static uint8_t random_opcode(struct side *s)
 				     IBV_WR_RDMA_WRITE,
 				     IBV_WR_RDMA_WRITE_WITH_IMM,
 				     IBV_WR_RDMA_WRITE,
+				     IBV_WR_SEND_WITH_INV,
 				     IBV_WR_RDMA_READ,
 				     IBV_WR_RDMA_READ,
 				     IBV_WR_ATOMIC_CMP_AND_SWP,
@@ -208,6 +209,44 @@ static void make_fault(struct side *s, struct op *op)
 		op->len = 1;
 }
 
+/* A window of type 2 at a host, bound for a QP. @return NULL: the region is gone */
+static struct mw *bound_window(struct host *h, const struct qp *qp, const struct mr *region)
+{
+	struct mw_binding b = {.addr = region->iova, .length = 8, .lkey = region->key};
+	struct mw *mw;
+
+	if (!qp || !region->key)
+		return NULL;
+	mw = must(calloc(1, sizeof(*mw)));
+	mw->type = IBV_MW_TYPE_2;
+	mw->mr.window = true;
+	mw->mr.pd = &h->pd;
+	if (mr_table_add(h->dev.mrs, &mw->mr))
+		must(NULL);
+	b.mw = mw->mr.key;
+	b.rkey = mw->mr.key ^ 1;
+	if (mw_bind(&h->pd, qp->qpn, &b))
+		world_fail(h->world, "%c: a window cannot be bound", 'A' + (int)h->id);
+	return mw;
+}
+
+/* Makes what an operation invalidates, if it does; without that it is a SEND. */
+static void make_window(struct side *s, struct op *op)
+{
+	struct rng *r = &s->host->world->rng;
+
+	if (s->type != IBV_QPT_UD && rng_below(r, 16) == 0) {
+		op->opcode = IBV_WR_LOCAL_INV;
+		op->mw = bound_window(s->host, s->qp.qp, &s->local_mr);
+	} else if (op->opcode == IBV_WR_SEND_WITH_INV && s->peer) {
+		op->mw = bound_window(s->peer->host, s->peer->qp.qp, &s->hot_mr);
+	}
+	if (op->mw)
+		op->imm = op->mw->mr.key;
+	else if (invalidates(op->opcode))
+		op->opcode = IBV_WR_SEND;
+}
+
 /* Makes up an operation. @index: its number */
 static void make_op(struct side *s, struct op *op, uint32_t index)
 {
@@ -218,6 +257,11 @@ static void make_op(struct side *s, struct op *op, uint32_t index)
 
 	op->opcode = random_opcode(s);
 	op->to = s->peer;
+	make_window(s, op);
+	if (op->opcode == IBV_WR_LOCAL_INV) {
+		op->data = must(calloc(1, 8));
+		return;
+	}
 	if (s->type == IBV_QPT_UD)
 		most = s->mtu < most ? s->mtu : most;
 	else if (!is_send(op->opcode) && most > HOT_LEN)
@@ -226,7 +270,8 @@ static void make_op(struct side *s, struct op *op, uint32_t index)
 	/* A datagram that is wrong does little harm. */
 	if (rng_chance(r, s->type == IBV_QPT_UD ? 4 * g->faults : g->faults))
 		make_fault(s, op);
-	op->imm = has_imm(op->opcode) ? id : 0;
+	if (has_imm(op->opcode))
+		op->imm = id;
 	if (rc && rng_below(r, 8) == 0)
 		op->flags |= IBV_SEND_FENCE;
 	if (rng_below(r, 4) == 0 && takes_receive(op->opcode))
@@ -1068,8 +1113,10 @@ static void stop(struct program *g)
 		struct side *s = &g->side[i];
 
 		client_destroy_qp(&s->qp);
-		for (uint32_t k = 0; k < s->posted; k++)
+		for (uint32_t k = 0; k < s->posted; k++) {
 			free(s->op[k].data);
+			free(s->op[k].mw);
+		}
 		free(s->op);
 		free(s->recv);
 	}

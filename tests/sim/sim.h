@@ -340,6 +340,7 @@ struct op {
 	uint8_t *data;	 /* len bytes: the payload, or what a READ must return */
 	uint64_t compare_add, swap;
 	bool shared; /* an atomic on the word all sides share */
+	struct mw *mw; /* what it invalidates; NULL: nothing */
 	/* The judge's. */
 	uint32_t first; /* RC: packets of its flow before it */
 	uint32_t packets;
@@ -487,7 +488,14 @@ static inline bool is_write(unsigned int opcode)
 
 static inline bool is_send(unsigned int opcode)
 {
-	return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
+	return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM ||
+	       opcode == IBV_WR_SEND_WITH_INV;
+}
+
+/* Of a window that the program made and bound: ours, or the receiver's. */
+static inline bool invalidates(unsigned int opcode)
+{
+	return opcode == IBV_WR_LOCAL_INV || opcode == IBV_WR_SEND_WITH_INV;
 }
 
 static inline bool has_response(unsigned int opcode)

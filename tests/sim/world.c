@@ -292,6 +292,7 @@ static void host_init(struct world *w, uint32_t id)
 	};
 	host_gid(h->dev.gids[0].raw, id);
 	pthread_mutex_init(&h->dev.atomic_lock, NULL);
+	pthread_spin_init(&h->dev.window_lock, PTHREAD_PROCESS_PRIVATE);
 	h->pd = (struct pd){.dev = &h->dev, .handle = 5};
 	for (uint32_t i = 0; i < h->workers; i++) {
 		struct worker *k = &h->worker[i];
@@ -402,6 +403,7 @@ void world_fini(struct world *w)
 		}
 		mr_table_destroy(h->dev.mrs);
 		pthread_mutex_destroy(&h->dev.atomic_lock);
+		pthread_spin_destroy(&h->dev.window_lock);
 		spare_mm[id] = h->mm;
 	}
 	if (w->last_cqe)

@@ -113,9 +113,9 @@ static struct dma_list random_list(struct dma *dma, unsigned area, uint32_t len)
 		uint32_t n = i + 1 < l.count ? (below(4) ? part : 0) : len;
 		uint64_t at = below(AREA - n + 1);
 
-		l.seg[i] = (struct dma_segment){area ? &mms[area] : NULL,
-						area ? at : (uintptr_t)real[0] + at, n,
-						!area && below(2)};
+		l.seg[i] = segment(area ? &mms[area] : NULL, area ? at : (uintptr_t)real[0] + at,
+				   n);
+		l.seg[i].mapped = !area && below(2);
 		len -= n;
 	}
 	return l;
@@ -319,10 +319,10 @@ START_TEST(mapped_in_order)
 		op->src.seg[0] = segment(&mms[1], 300, 40);
 		op->dst.seg[0] = segment(&mms[3], 500, 40);
 		if (i == 1) {
-			op->dst.seg[0] = (struct dma_segment){NULL, (uintptr_t)real[0], 40, true};
+			op->dst.seg[0] = segment(NULL, (uintptr_t)real[0], 40);
+			op->dst.seg[0].mapped = true;
 			if (_i)
-				op->src.seg[0] = (struct dma_segment){
-					NULL, (uintptr_t)real[0] + 4000, 40, false};
+				op->src.seg[0] = segment(NULL, (uintptr_t)real[0] + 4000, 40);
 		}
 		op->done = done;
 		op->arg[0] = i;

@@ -16,7 +16,9 @@
 
 #include "raw.h"
 
+#ifndef FAULTS_ADDRESS
 #define FAULTS_ADDRESS "127.82.0.2" /* of the second daemon */
+#endif
 
 struct side {
 	struct env e;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* fork(): the child's calls fail and do no harm, the parent's go on while the child writes. */
+/*
+ * fork(): but for queries and device memory, the child's calls fail and do no harm; the parent's go
+ * on while the child writes.
+ */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,10 +14,13 @@ static void child(struct env *e, struct ibv_qp *qp)
 	struct ibv_sge sge = sge_at(e, 0, 8);
 	struct ibv_async_event event;
 	struct ibv_device_attr attr;
+	struct ibv_dm *dm;
 	struct ibv_wc wc;
+	uint64_t word;
 
 	memset(e->buf, 0x77, BUF_SIZE);
-	CHECK_EQ(ibv_query_device(e->ctx, &attr), EIO);
+	CHECK_EQ(ibv_query_device(e->ctx, &attr), 0);
+	CHECK(attr.max_qp > 0);
 	CHECK(!ibv_alloc_pd(e->ctx));
 	CHECK_EQ(errno, EIO);
 	CHECK_EQ(post_send_at(qp, 0, &sge, 0), EIO);
@@ -22,6 +28,13 @@ static void child(struct env *e, struct ibv_qp *qp)
 	CHECK(ibv_poll_cq(e->cq, 1, &wc) < 0);
 	CHECK_EQ(ibv_req_notify_cq(e->cq, 0), EIO);
 	CHECK_EQ(ibv_get_async_event(e->ctx, &event), -1);
+	/* Device memory is the one thing that children of a program make on its context. */
+	dm = ibv_alloc_dm(e->ctx, &(struct ibv_alloc_dm_attr){.length = 4096});
+	CHECK(dm);
+	CHECK_EQ(ibv_memcpy_to_dm(dm, 8, e->buf, 8), 0);
+	CHECK_EQ(ibv_memcpy_from_dm(&word, dm, 8, 8), 0);
+	CHECK_EQ(word, 0x7777777777777777);
+	CHECK_EQ(ibv_free_dm(dm), 0);
 	CHECK_EQ(ibv_destroy_qp(qp), 0);
 	env_close(e);
 	/* A device of the child's own works. */

@@ -46,7 +46,7 @@ static void arguments(struct env *e, struct ibv_qp *qp, const struct ibv_qp_cap 
 	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
 
 	wr.send_flags = 0;
-	wr.opcode = IBV_WR_LOCAL_INV;
+	wr.opcode = IBV_WR_TSO;
 	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
 	wr.opcode = 77;
 	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
@@ -59,7 +59,7 @@ static void arguments(struct env *e, struct ibv_qp *qp, const struct ibv_qp_cap 
 static void list(struct env *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	struct ibv_sge sge = sge_at(e, 0, 8), in = sge_at(e, 4096, 8);
-	struct ibv_send_wr second = {.opcode = IBV_WR_LOCAL_INV};
+	struct ibv_send_wr second = {.opcode = IBV_WR_TSO};
 	struct ibv_send_wr first = {.wr_id = 5,
 				    .next = &second,
 				    .sg_list = &sge,
