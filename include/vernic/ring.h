@@ -106,6 +106,25 @@ static_assert(sizeof(struct vernic_sge) == 16, "layout");
  */
 #define VERNIC_SEND_COPIED 0x8000u
 
+/*
+ * What newer versions of <infiniband/verbs.h> have and the one at hand may not. Values are theirs.
+ */
+enum vernic_flush {
+	VERNIC_WR_FLUSH = 14,	       /* IBV_WR_FLUSH */
+	VERNIC_WC_FLUSH = 8,	       /* IBV_WC_FLUSH */
+	VERNIC_QP_EX_WITH_FLUSH = 1 << 11,
+	VERNIC_FLUSH_GLOBAL = 1 << 0,  /* enum ibv_placement_type */
+	VERNIC_FLUSH_PERSISTENT = 1 << 1,
+	VERNIC_FLUSH_RANGE = 0,	       /* enum ibv_selectivity_level */
+	VERNIC_FLUSH_MR = 1,
+	VERNIC_ACCESS_FLUSH_GLOBAL = 1 << 8, /* enum ibv_access_flags */
+	VERNIC_ACCESS_FLUSH_PERSISTENT = 1 << 9,
+};
+/* Of ibv_device_attr_ex.device_cap_flags_ex. */
+#define VERNIC_DEVICE_FLUSH_GLOBAL (UINT64_C(1) << 38)
+#define VERNIC_DEVICE_FLUSH_PERSISTENT (UINT64_C(1) << 39)
+#define VERNIC_DEVICE_ATOMIC_WRITE (UINT64_C(1) << 40)
+
 struct vernic_send_wqe {
 	uint64_t wr_id;
 	uint8_t opcode;	 /* enum ibv_wr_opcode */
@@ -113,7 +132,11 @@ struct vernic_send_wqe {
 	uint16_t flags;	 /* enum ibv_send_flags | VERNIC_SEND_* */
 	uint32_t length; /* payload bytes: the sum of the SGEs, or the inline bytes */
 	uint32_t imm;	 /* immediate (network order) or rkey to invalidate */
-	uint32_t pd;	 /* UD: PD handle of the AH */
+	union {
+		uint32_t pd;	   /* UD: PD handle of the AH */
+		uint32_t xrc_srqn; /* XRC_SEND: the remote SRQ's number */
+	};
+	/* IBV_WR_ATOMIC_WRITE: as a RDMA WRITE of 8 bytes, inline or not. */
 	union {
 		struct {
 			uint64_t remote_addr;
@@ -142,9 +165,22 @@ struct vernic_send_wqe {
 			uint32_t mw;	 /* the MW: a key it has, or had; the low 8 bits say nothing */
 			uint32_t rkey;	 /* its key from now on: other low 8 bits */
 		} bind;
+		/* VERNIC_WR_FLUSH; has no payload. remote_addr and rkey lie where rdma has them. */
+		struct {
+			uint64_t remote_addr;
+			uint64_t length; /* bytes; of VERNIC_FLUSH_RANGE */
+			uint64_t reserved;
+			uint32_t rkey;
+			uint8_t type;  /* VERNIC_FLUSH_GLOBAL | VERNIC_FLUSH_PERSISTENT */
+			uint8_t level; /* VERNIC_FLUSH_RANGE, VERNIC_FLUSH_MR */
+			uint8_t reserved2[10];
+		} flush;
 	};
 };
 static_assert(sizeof(struct vernic_send_wqe) == 64, "layout");
+static_assert(offsetof(struct vernic_send_wqe, flush.rkey) ==
+		      offsetof(struct vernic_send_wqe, rdma.rkey),
+	      "layout");
 
 struct vernic_recv_wqe {
 	uint64_t wr_id;
@@ -208,6 +244,9 @@ enum vernic_cqe_queue {
 	VERNIC_CQE_RQ = 1,   /* wqe is the RQ index */
 	VERNIC_CQE_SRQ = 2,  /* wqe is the SRQ slot number */
 	VERNIC_CQE_NONE = 3, /* skipped by ibv_poll_cq (the client marks CQEs of a QP it reset) */
+	/* Of a XRC SRQ, whose handle qp_index is; qp_num is that of the QP, anybody's. */
+	VERNIC_CQE_XRC_SRQ = 4,
+	VERNIC_CQE_XRC_SLOT = 5, /* completes nothing: the SRQ slot is free again */
 };
 
 struct vernic_cqe {
