@@ -8,7 +8,12 @@
  * engine_notify_cqs() when its round is over, so a burst of CQEs costs one look at the arm word.
  * The CQE's lap is stored before the arm word is read, with a full barrier between; the client
  * stores the arm word before it looks for a CQE once more. So one of the two sees the other.
+ *
+ * A CQ with moderation (ibv_modify_cq(3)) has its event put off until enough CQEs have come since
+ * it was armed, or the first of them is old enough. The engine that saw that one arms its own
+ * timer; all engines share the deadline, so whichever of them comes first fires the event.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,8 +33,53 @@ void cq_init(struct cq *cq, void *memory, uint32_t depth)
 	cq->prod = 0;
 	cq->last_solicited = 0;
 	cq->overflow = false;
+	cq->ignore_overrun = false;
+	atomic_init(&cq->moderation, NULL);
 	atomic_init(&cq->dirty, 0);
 	pthread_spin_init(&cq->lock, PTHREAD_PROCESS_PRIVATE);
+}
+
+/* @return how many CQEs that count have come since the CQ was armed */
+static uint32_t due(struct cq *cq, uint64_t arm)
+{
+	uint32_t newest; /* index + 1 of the newest CQE that counts */
+
+	if (arm == 0)
+		return 0;
+	pthread_spin_lock(&cq->lock);
+	newest = arm & VERNIC_ARM_NEXT ? cq->prod : cq->last_solicited;
+	pthread_spin_unlock(&cq->lock);
+	return (int32_t)(newest - (uint32_t)arm) > 0 ? newest - (uint32_t)arm : 0;
+}
+
+/*
+ * Puts the event that is due off, if the CQ's moderation says so.
+ * @return false: if an event is due, it goes out now
+ */
+static bool put_off(struct engine *e, struct cq *cq)
+{
+	struct cq_moderation *m = atomic_load_explicit(&cq->moderation, memory_order_acquire);
+	uint64_t period, deadline, none = 0;
+	uint32_t n;
+
+	if (m == NULL)
+		return false;
+	vernic_full_barrier();
+	period = atomic_load(&m->period);
+	n = due(cq, atomic_load_explicit(&cq->ring->arm, memory_order_acquire));
+	deadline = atomic_load(&m->deadline);
+	if (n == 0 || period == 0 || n >= atomic_load(&m->count) ||
+	    (deadline != 0 && e->now >= deadline)) {
+		atomic_store(&m->deadline, 0);
+		return false;
+	}
+	if (deadline == 0) {
+		deadline = e->now + period;
+		if (!atomic_compare_exchange_strong(&m->deadline, &none, deadline))
+			deadline = none;
+	}
+	timer_arm(&e->timers, &m->worker[e->worker].timer, deadline);
+	return true;
 }
 
 /* Fires the event of a CQ if one is due. */
@@ -37,8 +87,16 @@ static void notify(struct engine *e, struct cq *cq)
 {
 	/* Cleared first: a CQE pushed after the look at the arm word must list the CQ again. */
 	atomic_fetch_and(&cq->dirty, ~(1u << e->worker));
-	if (cq_take_event(cq))
+	if (!put_off(e, cq) && cq_take_event(cq))
 		e->ops->cq_event(e, cq);
+}
+
+/* A deadline has come, of this event or of one that went out earlier. */
+static void moderation_timer(struct timer *t, uint64_t now)
+{
+	struct cq_timer *timer = (struct cq_timer *)t;
+
+	notify(timer->engine, timer->cq);
 }
 
 /* Puts a CQ on the engine's list to notify, once. */
@@ -78,7 +136,8 @@ bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool
 
 	pthread_spin_lock(&cq->lock);
 	index = cq->prod;
-	if (cq->overflow || index - vernic_load_acquire(&cq->ring->cons) >= cq->depth) {
+	if (cq->overflow ||
+	    (!cq->ignore_overrun && index - vernic_load_acquire(&cq->ring->cons) >= cq->depth)) {
 		newly_dead = !cq->overflow;
 		cq->overflow = true;
 		pthread_spin_unlock(&cq->lock);
@@ -104,15 +163,11 @@ bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool
 bool cq_take_event(struct cq *cq)
 {
 	uint64_t arm;
-	uint32_t newest; /* index + 1 of the newest CQE that counts */
 
 	vernic_full_barrier();
 	arm = atomic_load_explicit(&cq->ring->arm, memory_order_acquire);
 	while (arm != 0) {
-		pthread_spin_lock(&cq->lock);
-		newest = arm & VERNIC_ARM_NEXT ? cq->prod : cq->last_solicited;
-		pthread_spin_unlock(&cq->lock);
-		if ((int32_t)(newest - (uint32_t)arm) <= 0)
+		if (due(cq, arm) == 0)
 			return false;
 		/* Fails if the client re-armed, or another worker fired it: look again. */
 		if (atomic_compare_exchange_strong(&cq->ring->arm, &arm, 0))
@@ -127,4 +182,47 @@ void engine_notify_cqs(struct engine *e)
 	for (uint32_t i = 0; i < e->dirty_count; i++)
 		notify(e, e->dirty[i]);
 	e->dirty_count = 0;
+}
+
+int cq_resize(struct cq *cq, void *cqes, uint32_t depth, uint32_t cqe, uint32_t *index)
+{
+	int err = 0;
+
+	pthread_spin_lock(&cq->lock);
+	if (cq->prod - vernic_load_acquire(&cq->ring->cons) > cqe) {
+		err = -EINVAL;
+	} else {
+		cq->cqe = cqes;
+		cq->depth = depth;
+		cq->shift = (uint32_t)__builtin_ctz(depth);
+		*index = cq->prod;
+	}
+	pthread_spin_unlock(&cq->lock);
+	return err;
+}
+
+int cq_moderate(struct engine *e, struct cq *cq)
+{
+	struct cq_timer *t = &atomic_load(&cq->moderation)->worker[e->worker];
+
+	if (t->engine == NULL) {
+		if (timer_heap_reserve(&e->timers, engine_timers(e) + 1) != 0)
+			return -ENOMEM;
+		e->cq_timers++;
+		*t = (struct cq_timer){.timer = {.fire = moderation_timer}, .cq = cq, .engine = e};
+	}
+	/* What was put off so far goes out. */
+	notify(e, cq);
+	return 0;
+}
+
+void cq_end_moderation(struct engine *e, struct cq *cq)
+{
+	struct cq_timer *t = &atomic_load(&cq->moderation)->worker[e->worker];
+
+	if (t->engine == NULL)
+		return;
+	timer_disarm(&e->timers, &t->timer);
+	t->engine = NULL;
+	e->cq_timers--;
 }

@@ -332,7 +332,7 @@ static void device_fill_attr(struct host_device *d, const struct device_config *
 	a->sys_image_guid = d->dev.node_guid;
 	a->max_mr_size = UINT64_MAX;
 	a->page_size_cap = 0xfffff000;
-	a->vendor_id = 0x02564e; /* a locally administered OUI */
+	a->vendor_id = VERNIC_VENDOR_ID;
 	a->vendor_part_id = 1;
 	a->hw_ver = 1;
 	a->max_qp = (int)cfg->limit[LIMIT_QP];

@@ -17,6 +17,7 @@
 #include <vernic/ring.h>
 
 #include "dma.h"
+#include "timer.h"
 
 struct client;
 struct engine;
@@ -157,8 +158,19 @@ struct cq {
 	uint32_t prod;
 	uint32_t last_solicited; /* index + 1 of the newest solicited or error CQE */
 	bool overflow;
+	bool ignore_overrun;			    /* IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN */
+	_Atomic(struct cq_moderation *) moderation; /* NULL: events go out at once */
 	_Atomic uint32_t dirty; /* bit per worker: on its list of CQs to notify */
 };
+
+/*
+ * @cq: NULL: not known yet
+ * @return how many bytes of payload a CQE may carry: none where it may be overwritten
+ */
+static inline uint32_t cq_data_room(const struct cq *cq)
+{
+	return cq && cq->ignore_overrun ? 0 : VERNIC_CQE_DATA;
+}
 
 /* Ties a CQ to its ring memory. depth: a power of two. */
 void cq_init(struct cq *cq, void *memory, uint32_t depth);
@@ -169,6 +181,37 @@ void cq_init(struct cq *cq, void *memory, uint32_t depth);
  * @return false if the CQ overran: the CQE is lost, the CQ is dead from then on
  */
 bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool solicited);
+
+/*
+ * Moves the CQ to another ring: what is published from now on goes there, the head stays.
+ * @cqes: zeroed, depth of them, a power of two
+ * @cqe: CQEs the client asks for
+ * @index: out: of the first CQE in the new ring
+ * @return 0, or -EINVAL: more than cqe CQEs were not polled yet
+ */
+int cq_resize(struct cq *cq, void *cqes, uint32_t depth, uint32_t cqe, uint32_t *index);
+
+/* How the events of a CQ are put off, see cq_moderate(). */
+struct cq_timer {
+	struct timer timer;
+	struct cq *cq;
+	struct engine *engine;
+};
+
+struct cq_moderation {
+	_Atomic uint32_t count;	   /* CQEs an event waits for */
+	_Atomic uint64_t period;   /* ns it waits at most; 0: it does not */
+	_Atomic uint64_t deadline; /* ns: when the one put off goes out; 0: none is */
+	/* One for each engine: a timer is in its engine's heap. */
+	struct cq_timer worker[VERNIC_MAX_WORKERS];
+};
+
+/*
+ * Lets an engine put off events of the CQ as cq->moderation says, or no more. Engine's thread.
+ * @return 0 or -ENOMEM
+ */
+int cq_moderate(struct engine *e, struct cq *cq);
+void cq_end_moderation(struct engine *e, struct cq *cq);
 
 /* @return true if an event is due (and disarms): call with every CQE so far published. */
 bool cq_take_event(struct cq *cq);

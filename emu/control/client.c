@@ -65,6 +65,13 @@ static const struct {
 	[VERNIC_CMD_FAULT_ADD] = {handle_fault_add, false},
 	[VERNIC_CMD_FAULT_LIST] = {handle_fault_list, false},
 	[VERNIC_CMD_FAULT_CLEAR] = {handle_fault_clear, false},
+	[VERNIC_CMD_RESIZE_CQ] = {handle_resize_cq, true},
+	[VERNIC_CMD_MODIFY_CQ] = {handle_modify_cq, true},
+	[VERNIC_CMD_CREATE_WQ] = {handle_create_wq, true},
+	[VERNIC_CMD_MODIFY_WQ] = {handle_modify_wq, true},
+	[VERNIC_CMD_DESTROY_WQ] = {handle_destroy_wq, true},
+	[VERNIC_CMD_CREATE_RWQ_TABLE] = {handle_create_rwq_table, true},
+	[VERNIC_CMD_DESTROY_RWQ_TABLE] = {handle_destroy_rwq_table, true},
 };
 
 /* ---- shared memory ------------------------------------------------------------------------ */
@@ -434,6 +441,7 @@ void client_end(struct client *c)
 	if (c->device != NULL) {
 		client_close_qps(c);
 		client_close_srqs(c);
+		client_close_wqs(c);
 		client_close_cqs(c);
 		client_close_channels(c);
 		client_close_mws(c);
@@ -445,6 +453,8 @@ void client_end(struct client *c)
 	client_close_capture(c);
 	handle_table_free(&c->qps);
 	handle_table_free(&c->srqs);
+	handle_table_free(&c->rwq_tables);
+	handle_table_free(&c->wqs);
 	handle_table_free(&c->cqs);
 	handle_table_free(&c->channels);
 	shared_put(c->shared);

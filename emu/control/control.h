@@ -42,6 +42,7 @@ struct server {
 	struct cds_list_head clients;
 	struct sysfs sysfs;
 	uint32_t captures; /* bit i: a client has capture number i */
+	uint32_t wq_num;   /* of the newest WQ */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	dev_t path_dev; /* the socket file that is ours */
 	ino_t path_ino;
@@ -104,6 +105,8 @@ struct client {
 	struct handle_table cqs;
 	struct handle_table srqs;
 	struct handle_table qps; /* the handle is the qp_index */
+	struct handle_table wqs;
+	struct handle_table rwq_tables;
 };
 
 /* Ring memory: a sealed memfd, mapped here and by the client. */
@@ -136,6 +139,7 @@ struct channel {
 struct host_cq {
 	struct cq cq; /* first: workers know only this */
 	struct ring_memory memory;
+	struct ring_memory cqes; /* of ibv_resize_cq(3); base NULL: they are in memory */
 };
 
 struct host_srq {
@@ -154,6 +158,26 @@ struct host_qp {
 	struct ibv_qp_cap cap;
 	bool sq_sig_all;
 	struct ring_memory memory;
+};
+
+struct host_wq {
+	uint32_t handle;
+	uint32_t wq_num;
+	struct pd *pd;
+	struct host_cq *cq;
+	uint32_t users; /* tables, once for each entry */
+	uint32_t state; /* enum ibv_wq_state */
+	uint32_t depth;
+	uint32_t stride; /* bytes */
+	uint32_t cons;
+	struct vernic_wq_ring *ring;
+	struct ring_memory memory;
+};
+
+struct host_rwq_table {
+	uint32_t handle;
+	uint32_t size;
+	struct host_wq *wq[1 << VERNIC_MAX_RWQ_LOG];
 };
 
 /* A request being answered. */
@@ -259,6 +283,13 @@ int handle_create_channel(struct client *c, struct message *m);
 int handle_destroy_channel(struct client *c, struct message *m);
 int handle_create_cq(struct client *c, struct message *m);
 int handle_destroy_cq(struct client *c, struct message *m);
+int handle_resize_cq(struct client *c, struct message *m);
+int handle_modify_cq(struct client *c, struct message *m);
+int handle_create_wq(struct client *c, struct message *m);
+int handle_modify_wq(struct client *c, struct message *m);
+int handle_destroy_wq(struct client *c, struct message *m);
+int handle_create_rwq_table(struct client *c, struct message *m);
+int handle_destroy_rwq_table(struct client *c, struct message *m);
 int handle_create_srq(struct client *c, struct message *m);
 int handle_modify_srq(struct client *c, struct message *m);
 int handle_query_srq(struct client *c, struct message *m);
@@ -310,6 +341,7 @@ void server_collect_post_faults(struct server *s);
 void client_close_faults(struct client *c);
 void client_close_qps(struct client *c);
 void client_close_srqs(struct client *c);
+void client_close_wqs(struct client *c);
 void client_close_cqs(struct client *c);
 void client_close_channels(struct client *c);
 void client_close_mws(struct client *c);

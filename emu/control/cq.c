@@ -115,6 +115,7 @@ int handle_create_cq(struct client *c, struct message *m)
 	if (err != 0)
 		goto fail_handle;
 	cq_init(&cq->cq, cq->memory.base, depth);
+	cq->cq.ignore_overrun = m->req->create_cq.ignore_overrun != 0;
 	cq->cq.dev = &c->device->dev;
 	cq->cq.client = c;
 	cq->cq.channel = ch;
@@ -133,11 +134,135 @@ fail:
 	return err;
 }
 
-/* Frees a CQ that no worker knows any more. */
-static void cq_free(struct host_cq *cq)
+/* For a round trip to a worker. @return 0 */
+static int nothing_call(void *arg)
 {
+	return 0;
+}
+
+/* Waits until the workers have looked at every doorbell that was rung so far. */
+static void let_workers_settle(const struct host *host)
+{
+	for (unsigned int i = 0; i < host->workers; i++) {
+		/* Mail is read first in a round: the second time, a round lies between. */
+		worker_call(host->worker[i], nothing_call, NULL);
+		worker_call(host->worker[i], nothing_call, NULL);
+	}
+}
+
+/* ibv_resize_cq(3). @return EINVAL where it would not hold what waits to be polled */
+int handle_resize_cq(struct client *c, struct message *m)
+{
+	struct host_cq *cq = handle_get(&c->cqs, m->req->handle);
+	uint32_t cqe = m->req->resize_cq.cqe;
+	uint32_t max = (uint32_t)c->device->dev.attr.max_cqe;
+	struct ring_memory cqes;
+	uint32_t depth, index;
+	int err;
+
+	if (cq == NULL || cqe < 1 || cqe > max)
+		return -EINVAL;
+	/* A program that has just posted counts on the CQEs of that. */
+	let_workers_settle(c->host);
+	depth = round_up_pow2(cqe);
+	err = ring_memory_create(&cqes, "vernic-cqes", (size_t)depth * sizeof(struct vernic_cqe),
+				 m);
+	if (err != 0)
+		return err;
+	err = cq_resize(&cq->cq, cqes.base, depth, cqe, &index);
+	if (err != 0) {
+		ring_memory_destroy(&cqes);
+		return err;
+	}
+	/* Whoever published before did so under the CQ's lock, and is through. */
+	if (cq->cqes.base != NULL)
+		ring_memory_destroy(&cq->cqes);
+	cq->cqes = cqes;
+	m->reply->resize_cq.depth = depth;
+	m->reply->resize_cq.cqe = depth < max ? depth : max;
+	m->reply->resize_cq.index = index;
+	m->reply->resize_cq.size = cqes.size;
+	return 0;
+}
+
+/* ---- moderation ---------------------------------------------------------------------------- */
+
+struct moderate_call {
+	struct worker *worker;
+	struct cq *cq;
+};
+
+/* On the worker's thread. @return 0 or -ENOMEM */
+static int moderate_call(void *arg)
+{
+	struct moderate_call *call = arg;
+
+	return cq_moderate(worker_engine(call->worker), call->cq);
+}
+
+/* @return 0 */
+static int end_moderation_call(void *arg)
+{
+	struct moderate_call *call = arg;
+
+	cq_end_moderation(worker_engine(call->worker), call->cq);
+	return 0;
+}
+
+/* ibv_modify_cq(3) */
+int handle_modify_cq(struct client *c, struct message *m)
+{
+	struct host_cq *cq = handle_get(&c->cqs, m->req->handle);
+	uint32_t count = m->req->modify_cq.count, period = m->req->modify_cq.period;
+	struct cq_moderation *moderation;
+	int err = 0;
+
+	if (cq == NULL || m->req->modify_cq.attr_mask != IBV_CQ_ATTR_MODERATE ||
+	    count > UINT16_MAX || period > UINT16_MAX)
+		return -EINVAL;
+	moderation = atomic_load(&cq->cq.moderation);
+	if (moderation == NULL) {
+		moderation = calloc(1, sizeof(*moderation));
+		if (moderation == NULL)
+			return -ENOMEM;
+		atomic_store(&cq->cq.moderation, moderation);
+	}
+	/* An event that waits for one CQE, or for no time, waits for nothing. */
+	atomic_store(&moderation->period, 0);
+	atomic_store(&moderation->count, count);
+	for (unsigned int i = 0; i < c->host->workers && err == 0; i++) {
+		struct moderate_call call = {.worker = c->host->worker[i], .cq = &cq->cq};
+
+		err = worker_call(call.worker, moderate_call, &call);
+	}
+	if (err == 0)
+		atomic_store(&moderation->period, (uint64_t)period * 1000);
+	return err;
+}
+
+/* No worker has a timer of it any more. */
+static void moderation_destroy(struct client *c, struct cq *cq)
+{
+	if (atomic_load(&cq->moderation) == NULL)
+		return;
+	for (unsigned int i = 0; i < c->host->workers; i++) {
+		struct moderate_call call = {.worker = c->host->worker[i], .cq = cq};
+
+		worker_call(call.worker, end_moderation_call, &call);
+	}
+	free(atomic_load(&cq->moderation));
+}
+
+/* ---- destroying ---------------------------------------------------------------------------- */
+
+/* Frees a CQ that no worker knows any more. */
+static void cq_free(struct client *c, struct host_cq *cq)
+{
+	moderation_destroy(c, &cq->cq);
 	pthread_spin_destroy(&cq->cq.lock);
 	ring_memory_destroy(&cq->memory);
+	if (cq->cqes.base != NULL)
+		ring_memory_destroy(&cq->cqes);
 	free(cq);
 }
 
@@ -163,7 +288,7 @@ int handle_destroy_cq(struct client *c, struct message *m)
 		return -EBUSY;
 	cq_unlink(c, cq);
 	synchronize_rcu();
-	cq_free(cq);
+	cq_free(c, cq);
 	return 0;
 }
 
@@ -178,6 +303,6 @@ void client_close_cqs(struct client *c)
 		if (cq == NULL)
 			continue;
 		cq_unlink(c, cq);
-		cq_free(cq);
+		cq_free(c, cq);
 	}
 }

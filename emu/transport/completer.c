@@ -217,8 +217,8 @@ static void place(struct qp *qp, uint32_t index, struct send_entry *entry, uint3
 	op->arg[0] = index;
 	op->arg[1] = last;
 	op->cqe.data_len = 0;
-	if (signaled && last && offset == 0 && src->len <= VERNIC_CQE_DATA && list_is_local(src) &&
-	    list_is_placeable(&dst)) {
+	if (signaled && last && offset == 0 && src->len <= cq_data_room(qp->p.send_cq) &&
+	    list_is_local(src) && list_is_placeable(&dst)) {
 		list_copy(op->cqe.data, src);
 		op->cqe.data_len = (uint8_t)src->len;
 	} else {

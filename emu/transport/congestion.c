@@ -174,7 +174,7 @@ static struct budget *get(struct engine *e, const uint8_t from[16], const uint8_
 	b = calloc(1, sizeof(*b));
 	if (!b)
 		return NULL;
-	if (timer_heap_reserve(&e->timers, e->qp_count + e->budget_count + 2)) {
+	if (timer_heap_reserve(&e->timers, engine_timers(e) + 1)) {
 		free(b);
 		return NULL;
 	}

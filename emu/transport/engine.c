@@ -48,7 +48,7 @@ int engine_add_qp(struct engine *e, struct qp *qp)
 		e->next_slot = slot + 1 < ENGINE_MAX_QP ? slot + 1 : 1;
 		if (e->qps[slot])
 			continue;
-		if (timer_heap_reserve(&e->timers, e->qp_count + e->budget_count + 2))
+		if (timer_heap_reserve(&e->timers, engine_timers(e) + 1))
 			return -ENOMEM;
 		e->qps[slot] = qp;
 		e->qp_count++;

@@ -201,7 +201,7 @@ struct engine {
 	uint64_t now; /* ns, monotonic; the host sets it before it calls in */
 	struct dma *dma;
 	struct verbs_faults *faults; /* the host's; NULL: no faults, it is not asked */
-	struct timer_heap timers;    /* of the QPs, and one of the faults' */
+	struct timer_heap timers;    /* see engine_timers() */
 	struct cds_list_head run;    /* QPs whose requester or responder has work */
 	struct cds_list_head acks;   /* QPs that owe an ACK */
 	/* QPs with WQEs that wait until other workers have gone on: since when, or not yet asked */
@@ -217,6 +217,7 @@ struct engine {
 	struct qp_counters *device;
 	struct cds_list_head budgets; /* of congestion.h */
 	uint32_t budget_count;
+	uint32_t cq_timers; /* CQs whose events it may put off */
 };
 
 /* @return 0 or -ENOMEM. dma stays the caller's. */
@@ -252,6 +253,12 @@ void engine_get_counters(const struct engine *e, struct engine_counters *c);
  * @count: 0 to t->count
  */
 void engine_not_sent(struct engine *e, const struct train *t, uint32_t count);
+
+/* @return how many timers may be armed: those of QPs, budgets and CQs, and the faults' one */
+static inline uint32_t engine_timers(const struct engine *e)
+{
+	return e->qp_count + e->budget_count + e->cq_timers + 1;
+}
 
 /* @return ns: when a wait that begins now begins */
 static inline uint64_t engine_time(struct engine *e)

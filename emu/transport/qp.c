@@ -220,6 +220,7 @@ void qp_query(const struct qp *qp, struct ibv_qp_attr *attr)
 	attr->path_mig_state = IBV_MIG_MIGRATED;
 	attr->cap = qp->p.cap;
 	attr->sq_draining = qp->state == IBV_QPS_SQD && qp->req.una != qp->req.begun;
+	attr->en_sqd_async_notify = qp->sqd_event;
 	/* RESET, INIT: the port is known once it was given. */
 	if (qp->state >= IBV_QPS_RTR) {
 		attr->rq_psn = qp->resp.epsn;

@@ -606,8 +606,9 @@ static void accept(struct qp *qp, const struct train *t, const struct dma_list *
 		op->cqe.imm = t->imm || t->inv ? t->imm_data : 0;
 		op->cqe.src_qp = qp->attr.dest_qp_num;
 		r->have_wqe = false;
-		if (t->kind == KIND_SEND && t->first && t->payload.len <= VERNIC_CQE_DATA &&
-		    list_is_local(&t->payload) && list_is_placeable(dst)) {
+		if (t->kind == KIND_SEND && t->first &&
+		    t->payload.len <= cq_data_room(qp->p.recv_cq) && list_is_local(&t->payload) &&
+		    list_is_placeable(dst)) {
 			list_copy(op->cqe.data, &t->payload);
 			op->cqe.data_len = (uint8_t)t->payload.len;
 			return;

@@ -195,7 +195,8 @@ void ud_rx(struct qp *qp, struct train *t)
 	op->cqe.imm = t->imm ? t->imm_data : 0;
 	op->cqe.src_qp = t->src_qpn;
 	op->cqe.sl = t->path->sl;
-	if (len <= VERNIC_CQE_DATA && list_is_local(&t->payload) && list_is_placeable(&dst)) {
+	if (len <= cq_data_room(qp->p.recv_cq) && list_is_local(&t->payload) &&
+	    list_is_placeable(&dst)) {
 		fill_grh(op->cqe.data, t);
 		list_copy(op->cqe.data + VERNIC_GRH_LEN, &t->payload);
 		op->cqe.data_len = (uint8_t)len;

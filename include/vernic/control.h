@@ -80,6 +80,13 @@ enum vernic_command {
 	VERNIC_CMD_IMPORT_PD,
 	VERNIC_CMD_IMPORT_MR,
 	VERNIC_CMD_IMPORT_DM,
+	VERNIC_CMD_RESIZE_CQ,
+	VERNIC_CMD_MODIFY_CQ,
+	VERNIC_CMD_CREATE_WQ,
+	VERNIC_CMD_MODIFY_WQ,
+	VERNIC_CMD_DESTROY_WQ,
+	VERNIC_CMD_CREATE_RWQ_TABLE,
+	VERNIC_CMD_DESTROY_RWQ_TABLE,
 	VERNIC_CMD_COUNT
 };
 
@@ -176,7 +183,31 @@ struct vernic_request {
 			uint32_t cqe;	  /* entries wanted, >= 1 */
 			uint32_t channel; /* handle, or UINT32_MAX */
 			uint32_t comp_vector;
+			uint32_t ignore_overrun; /* not 0: what is not polled is overwritten */
 		} create_cq;
+		/* EINVAL: more CQEs than that wait to be polled */
+		struct {
+			uint32_t cqe; /* entries wanted, >= 1 */
+		} resize_cq;
+		struct {
+			uint32_t attr_mask; /* enum ibv_cq_attr_mask */
+			uint32_t count;	    /* CQEs an event waits for, 0 to 65535 */
+			uint32_t period;    /* us it waits at most, 0 to 65535 */
+		} modify_cq;
+		struct {
+			uint32_t pd;
+			uint32_t cq;
+			uint32_t max_wr;
+			uint32_t max_sge;
+		} create_wq;
+		/* To IBV_WQS_ERR, from there too: flushes what is posted. */
+		struct {
+			uint32_t state; /* enum ibv_wq_state */
+		} modify_wq;
+		struct {
+			uint32_t log_size;
+			uint32_t wq[1 << VERNIC_MAX_RWQ_LOG]; /* handles, 1 << log_size of them */
+		} create_rwq_table;
 		struct {
 			uint32_t pd;
 			struct ibv_srq_attr attr;
@@ -293,6 +324,28 @@ struct vernic_reply {
 			uint32_t cqe;
 			uint64_t size; /* bytes to map */
 		} create_cq;
+		/*
+		 * fds: [0] memory of the CQEs from index on, a zeroed array. The client copies
+		 * those before it that it has not polled to their slots there; the head stays where
+		 * it was.
+		 */
+		struct {
+			uint32_t depth;
+			uint32_t cqe;
+			uint32_t index;
+			uint32_t reserved;
+			uint64_t size; /* bytes to map */
+		} resize_cq;
+		/* fds: [0] ring memory */
+		struct {
+			uint32_t wq_num;
+			uint32_t depth;	 /* slots, a power of two */
+			uint32_t stride; /* bytes a slot */
+			uint32_t max_wr; /* actual */
+			uint32_t max_sge;
+			uint32_t reserved;
+			uint64_t size; /* bytes to map */
+		} create_wq;
 		/* fds: [0] ring memory */
 		struct {
 			uint32_t depth;	 /* slots, a power of two */

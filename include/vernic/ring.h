@@ -16,6 +16,7 @@
  * SRQ: struct vernic_srq_ring, then an array of uint32_t slot numbers at index_offset (the ring
  *      proper), then the WQE slots at wqe_offset. A slot is the client's again when a CQE that
  *      names it was polled, so slots come free in any order.
+ * WQ:  struct vernic_wq_ring, then slots like those of a RQ at VERNIC_WQ_OFFSET.
  * CQ:  struct vernic_cq_ring, then CQEs at VERNIC_CQE_OFFSET. A CQE is valid when its lap is
  *      (index >> log2(depth)) + 1.
  */
@@ -237,6 +238,13 @@ struct vernic_srq_ring {
 };
 static_assert(sizeof(struct vernic_srq_ring) == 384, "layout");
 
+struct vernic_wq_ring {
+	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t prod; /* client */
+};
+
+#define VERNIC_WQ_OFFSET 64
+static_assert(sizeof(struct vernic_wq_ring) <= VERNIC_WQ_OFFSET, "layout");
+
 /* ---- completion queue -------------------------------------------------------------------- */
 
 enum vernic_cqe_queue {
@@ -247,6 +255,7 @@ enum vernic_cqe_queue {
 	/* Of a XRC SRQ, whose handle qp_index is; qp_num is that of the QP, anybody's. */
 	VERNIC_CQE_XRC_SRQ = 4,
 	VERNIC_CQE_XRC_SLOT = 5, /* completes nothing: the SRQ slot is free again */
+	VERNIC_CQE_WQ = 6, /* wqe is the index; qp_index, qp_num are handle and number of the WQ */
 };
 
 struct vernic_cqe {

@@ -250,6 +250,7 @@ static void context_free(struct context *ctx)
 	pthread_mutex_destroy(&ctx->objects_mutex);
 	pthread_mutex_destroy(&ctx->verbs.context.mutex);
 	free(ctx->qps);
+	free(atomic_load(&ctx->wqs));
 	free(ctx);
 }
 
@@ -264,6 +265,15 @@ static void set_operations(struct context *ctx)
 	v->query_port = device_query_port;
 	v->query_device_ex = device_query_ex;
 	v->query_rt_values = device_query_rt_values;
+	v->modify_cq = cq_modify;
+	v->create_wq = wq_create;
+	v->modify_wq = wq_modify;
+	v->destroy_wq = wq_destroy;
+	v->create_rwq_ind_table = rwq_table_create;
+	v->destroy_rwq_ind_table = rwq_table_destroy;
+	v->alloc_td = td_alloc;
+	v->dealloc_td = td_dealloc;
+	v->alloc_parent_domain = pd_alloc_parent;
 	v->create_cq_ex = cq_create_ex;
 	v->create_qp_ex = qp_create_ex;
 	v->get_srq_num = srq_get_num;

@@ -177,6 +177,12 @@ int device_query_ex(struct ibv_context *context, const struct ibv_query_device_e
 	error = ibv_query_device(context, &all.orig_attr);
 	if (error)
 		return error;
+	/* No QP type is spread over them yet. */
+	all.rss_caps.max_rwq_indirection_tables = VERNIC_MAX_CONTEXT_WQ;
+	all.rss_caps.max_rwq_indirection_table_size = 1u << VERNIC_MAX_RWQ_LOG;
+	all.max_wq_type_rq = VERNIC_MAX_CONTEXT_WQ;
+	all.cq_mod_caps.max_cq_count = UINT16_MAX;
+	all.cq_mod_caps.max_cq_period = UINT16_MAX;
 	/* CQE times are ns of CLOCK_MONOTONIC. */
 	all.completion_timestamp_mask = UINT64_MAX;
 	all.hca_core_clock = 1000000; /* kHz */
@@ -193,11 +199,11 @@ int device_query_rt_values(struct ibv_context *context, struct ibv_values_ex *va
 {
 	struct timespec ts;
 
-	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
-		return EOPNOTSUPP;
-	/* The raw clock is a count of hca_core_clock ticks, carried in tv_nsec. */
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	/* What we do not know was not queried. */
+	values->comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
 	if (values->comp_mask & IBV_VALUES_MASK_RAW_CLOCK) {
+		/* A count of hca_core_clock ticks, carried in tv_nsec. */
+		clock_gettime(CLOCK_MONOTONIC, &ts);
 		values->raw_clock.tv_sec = 0;
 		values->raw_clock.tv_nsec = ts.tv_sec * 1000000000L + ts.tv_nsec;
 	}

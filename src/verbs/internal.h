@@ -9,9 +9,10 @@
  * queried is one request and its reply; the connection's mutex orders them. Posting and polling
  * (post.c, poll.c) touch shared rings only.
  *
- * Locks, in the order they are taken: context.qp_mutex (QPs come and go), context.ctl_mutex inside
- * control_call(), context.objects_mutex (tables of CQs and SRQs), then the spinlocks of the queues:
- * CQ before SRQ; SQ and RQ alone.
+ * Locks, in the order they are taken: context.qp_mutex (QPs and WQs come and go), context.ctl_mutex
+ * inside control_call(), context.objects_mutex (tables of CQs and SRQs), then the spinlocks of the
+ * queues: CQ before SRQ; SQ and RQ alone. Resizing a CQ, and changing a WQ's state, holds its lock
+ * over a control_call(): nobody takes such a lock inside one.
  *
  * A lost daemon makes a context dead (context_died()). From then on control requests fail with EIO,
  * destroying succeeds locally, and polling a CQ completes what is outstanding with
@@ -45,6 +46,7 @@
 
 struct spinlock {
 	_Atomic uint32_t held;
+	bool unneeded; /* the program promised that one thread at a time uses the object */
 };
 
 /* Leaves the core to its other hardware thread for a moment. */
@@ -60,6 +62,8 @@ static inline void cpu_relax(void)
 /* The holder may have been preempted: after a while its core is better given to it. */
 static inline void spin_lock(struct spinlock *lock)
 {
+	if (lock->unneeded)
+		return;
 	while (atomic_exchange_explicit(&lock->held, 1, memory_order_acquire)) {
 		for (int i = 0; vernic_load_relaxed(&lock->held); i++) {
 			if (i < 100)
@@ -98,6 +102,7 @@ struct mr_table {
 struct cq;
 struct qp;
 struct srq;
+struct wq;
 
 struct context {
 	struct verbs_context verbs;
@@ -127,11 +132,25 @@ struct context {
 	struct srq *srqs;
 	uint32_t qp_limit;	   /* every QP's index is below it */
 	_Atomic(struct qp *) *qps; /* VERNIC_MAX_CONTEXT_QP, by qp_index */
+	_Atomic(_Atomic(struct wq *) *) wqs; /* VERNIC_MAX_CONTEXT_WQ, by handle; NULL: none yet */
+};
+
+struct td {
+	struct ibv_td ibv;
+	_Atomic uint32_t users; /* parent domains */
 };
 
 struct pd {
 	struct ibv_pd ibv;
 	_Atomic uint32_t ahs;
+	_Atomic uint32_t users; /* parent domains; of a parent domain, whatever was made on it */
+	/* Of a parent domain; all NULL in a plain one. */
+	struct pd *protection; /* it was made from */
+	struct td *td;
+	void *(*alloc)(struct ibv_pd *pd, void *context, size_t size, size_t alignment,
+		       uint64_t resource_type);
+	void (*free)(struct ibv_pd *pd, void *context, void *p, uint64_t resource_type);
+	void *context;
 };
 
 struct mr {
@@ -161,9 +180,13 @@ struct cq {
 	struct cq *next; /* of the context */
 	void *memory;
 	size_t size;		  /* bytes mapped */
+	void *cqes;		  /* of ibv_resize_cq(3); NULL: they are in memory */
+	size_t cqes_size;	  /* bytes mapped */
 	uint32_t comp_delivered;  /* objects_mutex */
 	uint32_t async_delivered; /* objects_mutex */
-	bool single_threaded;	  /* the program said so: no lock */
+	bool ignore_overrun;	  /* CQEs that were not polled may be overwritten */
+	struct ibv_pd *parent;	  /* it was made on, or NULL */
+	struct pd *allocator;	  /* the memory is of; NULL: ours */
 
 	_Alignas(VERNIC_CACHELINE) struct spinlock lock;
 	uint32_t cons;
@@ -193,6 +216,7 @@ struct srq {
 	void *memory;
 	size_t size;
 	uint32_t delivered; /* async events; objects_mutex */
+	struct pd *allocator; /* the memory is of; NULL: ours */
 
 	_Alignas(VERNIC_CACHELINE) struct spinlock lock;
 	struct vernic_srq_ring *ring;
@@ -238,10 +262,27 @@ struct rq {
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t tail;
 };
 
+struct wq {
+	struct ibv_wq ibv;
+	struct context *ctx;
+	struct vernic_wq_ring *ring;
+	size_t size;	      /* bytes mapped at ring */
+	struct pd *allocator; /* the memory is of; NULL: ours */
+	struct rq rq;
+};
+
+/* struct ibv_qp_ex with what newer versions of <infiniband/verbs.h> add at its end. */
+struct qp_ex_newer {
+	uint8_t head[offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void (*)(void))];
+	void (*wr_flush)(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t remote_addr, size_t len,
+			 uint8_t type, uint8_t level);
+};
+
 struct qp {
 	union {
 		struct ibv_qp ibv; /* the head of ex */
 		struct ibv_qp_ex ex;
+		struct qp_ex_newer newer;
 	};
 	struct context *ctx;
 	struct cq *send_cq;
@@ -257,6 +298,7 @@ struct qp {
 	bool sq_sig_all;
 	size_t size;	    /* bytes mapped at ring */
 	uint32_t delivered; /* async events; objects_mutex */
+	struct pd *allocator; /* the memory is of; NULL: ours */
 
 	struct sq sq;
 	struct rq rq;
@@ -265,12 +307,19 @@ struct qp {
 	uint32_t wr_head;
 	int wr_error;
 	struct vernic_send_wqe *wr_cur;
+	bool wr_addressed; /* the current one has the address its QP type wants */
+	bool wr_data;	   /* it has its payload */
 };
 
 /* From the program's objects to ours. */
 static inline struct context *to_context(struct ibv_context *c)
 {
 	return OBJECT_OF(c, struct context, verbs.context);
+}
+
+static inline struct pd *to_pd(struct ibv_pd *pd)
+{
+	return (struct pd *)pd;
 }
 
 static inline struct cq *to_cq(struct ibv_cq *cq)
@@ -286,6 +335,23 @@ static inline struct qp *to_qp(struct ibv_qp *qp)
 static inline struct srq *to_srq(struct ibv_srq *srq)
 {
 	return (struct srq *)srq;
+}
+
+enum cqe_presence {
+	CQE_ABSENT, /* it has not come yet */
+	CQE_PRESENT,
+	CQE_OVERWRITTEN, /* a later one has taken its slot */
+};
+
+/* @return whether the CQE of an index is there; what the daemon wrote before it is seen then */
+static inline enum cqe_presence cqe_presence(const struct cq *cq, uint32_t index)
+{
+	uint32_t lap = vernic_load_acquire(&cq->cqe[index & cq->mask].lap);
+	int32_t ahead = (int32_t)(lap - ((index >> cq->shift) + 1));
+
+	if (ahead == 0)
+		return CQE_PRESENT;
+	return ahead > 0 && cq->ignore_overrun ? CQE_OVERWRITTEN : CQE_ABSENT;
 }
 
 /* @return whether the daemon is gone, or the process a forked child */
@@ -363,6 +429,46 @@ int context_open_child(struct context *ctx);
  */
 int mapping_find(const void *addr, size_t length, uint64_t *offset);
 
+/* ---- pd.c ---------------------------------------------------------------------------------- */
+
+/* What the program's allocator is told that memory is for: the low half of its resource_type. */
+enum pd_resource { PD_RESOURCE_QP = 1, PD_RESOURCE_CQ, PD_RESOURCE_SRQ, PD_RESOURCE_WQ };
+
+struct ibv_pd *pd_alloc_parent(struct ibv_context *context,
+			       struct ibv_parent_domain_init_attr *attr);
+struct ibv_td *td_alloc(struct ibv_context *context, struct ibv_td_init_attr *attr);
+int td_dealloc(struct ibv_td *td);
+
+/* Counts an object on its parent domain, or off it; the daemon counts those of plain PDs. */
+void pd_hold(struct ibv_pd *pd);
+void pd_release(struct ibv_pd *pd);
+
+/* @return whether the program promised that one thread at a time uses what is made on the PD */
+bool pd_single_threaded(const struct ibv_pd *pd);
+
+/*
+ * Memory for an object made on a PD (NULL: on none), aligned to a cache line.
+ * @owner: out: for pd_free()
+ * @return NULL and errno
+ */
+void *pd_alloc(struct ibv_pd *pd, size_t size, enum pd_resource resource, struct pd **owner);
+void pd_free(struct pd *owner, void *p, enum pd_resource resource);
+
+/* ---- wq.c ---------------------------------------------------------------------------------- */
+
+struct ibv_wq *wq_create(struct ibv_context *context, struct ibv_wq_init_attr *attr);
+int wq_modify(struct ibv_wq *wq, struct ibv_wq_attr *attr);
+int wq_destroy(struct ibv_wq *wq);
+struct ibv_rwq_ind_table *rwq_table_create(struct ibv_context *context,
+					   struct ibv_rwq_ind_table_init_attr *attr);
+int rwq_table_destroy(struct ibv_rwq_ind_table *table);
+
+/* @return the WQ that a CQE names, or NULL: it is gone */
+struct wq *wq_find(struct context *ctx, uint32_t handle, uint32_t wq_num);
+
+/* Takes a WQ's CQEs out of cq. */
+void cq_clean_wq(struct cq *cq, uint32_t handle, uint32_t wq_num);
+
 /* ---- mr.c ---------------------------------------------------------------------------------- */
 
 int mr_table_init(struct mr_table *t);
@@ -410,6 +516,7 @@ int device_query_rt_values(struct ibv_context *context, struct ibv_values_ex *va
 
 struct ibv_cq_ex *cq_create_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 int cq_req_notify(struct ibv_cq *cq, int solicited_only);
+int cq_modify(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 
 /* Takes a QP's CQEs out of cq; a SRQ's slots they name are free again. */
 void cq_clean(struct cq *cq, uint32_t qp_index, uint32_t qp_num, struct srq *srq);
@@ -426,6 +533,11 @@ void srq_release(struct srq *srq, uint32_t slot);
 int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
 int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+
+/* @return 0 if a receive can be the one at head, EINVAL, ENOMEM */
+int post_rq_room(const struct rq *rq, uint32_t head, const struct ibv_recv_wr *wr);
+/* Writes a receive into its slot. */
+void post_write_recv(void *slot, const struct ibv_recv_wr *wr);
 
 /* The opcodes of a QP type: 1 << enum ibv_wr_opcode; 0: no such type here. */
 uint32_t post_opcodes(enum ibv_qp_type type);
@@ -448,7 +560,7 @@ void post_publish(struct qp *qp, uint32_t head);
 void post_wr_init(struct qp *qp);
 
 int poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
-/* Fills in the functions of extended polling. */
-void poll_ex_init(struct cq *cq);
+/* Fills in the functions of extended polling. wc_flags: enum ibv_create_cq_wc_flags asked for */
+void poll_ex_init(struct cq *cq, uint64_t wc_flags);
 
 #endif

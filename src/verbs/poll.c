@@ -94,7 +94,14 @@ static bool consume(struct cq *cq, const struct vernic_cqe *cqe)
 {
 	struct qp *qp = NULL;
 	struct srq *srq;
+	struct wq *wq;
 
+	if (cqe->queue == VERNIC_CQE_WQ) {
+		wq = wq_find(cq->ctx, cqe->qp_index, cqe->qp_num);
+		if (wq)
+			vernic_store_release(&wq->rq.tail, cqe->wqe + 1);
+		return wq != NULL;
+	}
 	if (cqe->qp_index < VERNIC_MAX_CONTEXT_QP)
 		qp = atomic_load_explicit(&cq->ctx->qps[cqe->qp_index], memory_order_acquire);
 	if (!qp || qp->ibv.qp_num != cqe->qp_num)
@@ -168,10 +175,26 @@ static bool flush_qp(struct cq *cq, struct qp *qp)
 	return false;
 }
 
+/* The same, of a WQ. */
+static bool flush_wq(struct cq *cq, struct wq *wq)
+{
+	uint32_t tail = vernic_load_acquire(&wq->rq.tail);
+	const struct vernic_recv_wqe *wqe =
+		(const void *)(wq->rq.base + (size_t)(tail & wq->rq.mask) * wq->rq.stride);
+
+	if (wq->ibv.cq != &cq->ibv || tail == vernic_load_acquire(&wq->ring->prod))
+		return false;
+	cq->flush.wr_id = wqe->wr_id;
+	cq->flush.opcode = IBV_WC_RECV & 0xff;
+	vernic_store_release(&wq->rq.tail, tail + 1);
+	return true;
+}
+
 /* @return the next flushed completion, or NULL */
 static const struct vernic_cqe *flush_next(struct cq *cq)
 {
 	struct context *ctx = cq->ctx;
+	_Atomic(struct wq *) *wqs = atomic_load(&ctx->wqs);
 	const struct vernic_cqe *cqe = NULL;
 
 	/* Whoever holds it destroys a QP, and may wait for our lock: the next poll looks again. */
@@ -183,6 +206,15 @@ static const struct vernic_cqe *flush_next(struct cq *cq)
 		if (qp && flush_qp(cq, qp)) {
 			cq->flush.status = IBV_WC_WR_FLUSH_ERR;
 			cq->flush.qp_num = qp->ibv.qp_num;
+			cqe = &cq->flush;
+		}
+	}
+	for (uint32_t i = 0; wqs && i < VERNIC_MAX_CONTEXT_WQ && !cqe; i++) {
+		struct wq *wq = atomic_load(&wqs[i]);
+
+		if (wq && flush_wq(cq, wq)) {
+			cq->flush.status = IBV_WC_WR_FLUSH_ERR;
+			cq->flush.qp_num = wq->ibv.wq_num;
 			cqe = &cq->flush;
 		}
 	}
@@ -214,9 +246,15 @@ static const struct vernic_cqe *cq_take(struct cq *cq)
 {
 	for (;;) {
 		const struct vernic_cqe *cqe = &cq->cqe[cq->cons & cq->mask];
+		enum cqe_presence presence = cqe_presence(cq, cq->cons);
 
-		if (vernic_load_acquire(&cqe->lap) != (cq->cons >> cq->shift) + 1)
+		if (presence == CQE_ABSENT)
 			return context_dead(cq->ctx) ? flush_next(cq) : NULL;
+		/* It is lost; what overwrote it comes when its turn does. */
+		if (presence == CQE_OVERWRITTEN) {
+			cq->cons++;
+			continue;
+		}
 		if (cqe->hidden && is_hidden(cq, cqe))
 			return NULL;
 		cq->cons++;
@@ -229,20 +267,6 @@ static const struct vernic_cqe *cq_take(struct cq *cq)
 static void cq_publish(struct cq *cq)
 {
 	vernic_store_release(&cq->ring->cons, cq->cons);
-}
-
-/* Takes the CQ for the caller, unless the program said that it does so itself. */
-static void cq_lock(struct cq *cq)
-{
-	if (!cq->single_threaded)
-		spin_lock(&cq->lock);
-}
-
-/* Undoes cq_lock(). */
-static void cq_unlock(struct cq *cq)
-{
-	if (!cq->single_threaded)
-		spin_unlock(&cq->lock);
 }
 
 /* Translates a CQE. */
@@ -270,7 +294,7 @@ static int take_batch(struct cq *cq, int num_entries, struct ibv_wc *wc)
 	uint32_t before;
 	int n = 0;
 
-	cq_lock(cq);
+	spin_lock(&cq->lock);
 	before = cq->cons;
 	while (n < num_entries && (cqe = cq_take(cq)))
 		fill_wc(&wc[n++], cqe);
@@ -278,7 +302,7 @@ static int take_batch(struct cq *cq, int num_entries, struct ibv_wc *wc)
 		cq_publish(cq);
 	if (n)
 		cq->empty_polls = 0;
-	cq_unlock(cq);
+	spin_unlock(&cq->lock);
 	return n;
 }
 
@@ -320,10 +344,12 @@ static int ex_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 	struct cq *cq = from_ex(ex);
 	int error;
 
+	if (context_forked(cq->ctx))
+		return EIO;
 	if (attr->comp_mask)
 		return EINVAL;
 	do {
-		cq_lock(cq);
+		spin_lock(&cq->lock);
 		error = ex_next_poll(ex);
 		if (!error) {
 			cq->empty_polls = 0;
@@ -331,7 +357,7 @@ static int ex_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 		}
 		/* CQEs of QPs that are gone may have been passed over. */
 		cq_publish(cq);
-		cq_unlock(cq);
+		spin_unlock(&cq->lock);
 	} while (poll_idle(cq));
 	return error;
 }
@@ -341,7 +367,7 @@ static void ex_end_poll(struct ibv_cq_ex *ex)
 	struct cq *cq = from_ex(ex);
 
 	cq_publish(cq);
-	cq_unlock(cq);
+	spin_unlock(&cq->lock);
 }
 
 static enum ibv_wc_opcode ex_read_opcode(struct ibv_cq_ex *ex)
@@ -415,7 +441,14 @@ static uint64_t ex_read_completion_wallclock_ns(struct ibv_cq_ex *ex)
 	return from_ex(ex)->cur->timestamp + (timespec_ns(&wall) - timespec_ns(&mono));
 }
 
-void poll_ex_init(struct cq *cq)
+/* No flow rule sets one (ibv_create_flow(3)). */
+static uint32_t ex_read_flow_tag(struct ibv_cq_ex *ex)
+{
+	return 0;
+}
+
+/* As adapters have it, a field that was not asked for has no function: reading it crashes. */
+void poll_ex_init(struct cq *cq, uint64_t wc_flags)
 {
 	struct ibv_cq_ex *ex = &cq->ex;
 
@@ -424,14 +457,25 @@ void poll_ex_init(struct cq *cq)
 	ex->end_poll = ex_end_poll;
 	ex->read_opcode = ex_read_opcode;
 	ex->read_vendor_err = ex_read_vendor_err;
-	ex->read_byte_len = ex_read_byte_len;
-	ex->read_imm_data = ex_read_imm_data;
-	ex->read_qp_num = ex_read_qp_num;
-	ex->read_src_qp = ex_read_src_qp;
 	ex->read_wc_flags = ex_read_wc_flags;
-	ex->read_slid = ex_read_slid;
-	ex->read_sl = ex_read_sl;
-	ex->read_dlid_path_bits = ex_read_dlid_path_bits;
-	ex->read_completion_ts = ex_read_completion_ts;
-	ex->read_completion_wallclock_ns = ex_read_completion_wallclock_ns;
+	if (wc_flags & IBV_WC_EX_WITH_BYTE_LEN)
+		ex->read_byte_len = ex_read_byte_len;
+	if (wc_flags & IBV_WC_EX_WITH_IMM)
+		ex->read_imm_data = ex_read_imm_data;
+	if (wc_flags & IBV_WC_EX_WITH_QP_NUM)
+		ex->read_qp_num = ex_read_qp_num;
+	if (wc_flags & IBV_WC_EX_WITH_SRC_QP)
+		ex->read_src_qp = ex_read_src_qp;
+	if (wc_flags & IBV_WC_EX_WITH_SLID)
+		ex->read_slid = ex_read_slid;
+	if (wc_flags & IBV_WC_EX_WITH_SL)
+		ex->read_sl = ex_read_sl;
+	if (wc_flags & IBV_WC_EX_WITH_DLID_PATH_BITS)
+		ex->read_dlid_path_bits = ex_read_dlid_path_bits;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+		ex->read_completion_ts = ex_read_completion_ts;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+		ex->read_completion_wallclock_ns = ex_read_completion_wallclock_ns;
+	if (wc_flags & IBV_WC_EX_WITH_FLOW_TAG)
+		ex->read_flow_tag = ex_read_flow_tag;
 }

@@ -336,14 +336,20 @@ int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **
 
 /* ---- receive queues ------------------------------------------------------------------------ */
 
-/* Writes a receive into its slot. */
-static void write_recv(void *slot, const struct ibv_recv_wr *wr)
+void post_write_recv(void *slot, const struct ibv_recv_wr *wr)
 {
 	struct vernic_recv_wqe *wqe = slot;
 
 	wqe->wr_id = wr->wr_id;
 	wqe->num_sge = (uint32_t)wr->num_sge;
 	write_sges(wqe + 1, wr->sg_list, (size_t)wr->num_sge);
+}
+
+int post_rq_room(const struct rq *rq, uint32_t head, const struct ibv_recv_wr *wr)
+{
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
+		return EINVAL;
+	return head - vernic_load_acquire(&rq->tail) >= rq->max_wr ? ENOMEM : 0;
 }
 
 int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
@@ -358,15 +364,12 @@ int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 	if (qp->ibv.state == IBV_QPS_RESET || qp->srq)
 		error = EINVAL;
 	for (; wr && !error; wr = wr->next) {
-		if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
-			error = EINVAL;
-		else if (head - vernic_load_acquire(&rq->tail) >= rq->max_wr)
-			error = ENOMEM;
-		else if (has_faults(&qp->ring->recv_faults))
+		error = post_rq_room(rq, head, wr);
+		if (!error && has_faults(&qp->ring->recv_faults))
 			error = post_fault(&rq->faults, &qp->ring->recv_faults, 0);
 		if (error)
 			break;
-		write_recv(rq->base + (size_t)(head & rq->mask) * rq->stride, wr);
+		post_write_recv(rq->base + (size_t)(head & rq->mask) * rq->stride, wr);
 		head++;
 	}
 	if (error)
@@ -403,7 +406,7 @@ int post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv
 			break;
 		}
 		slot = srq->free[--srq->free_count];
-		write_recv(srq->wqe + (size_t)slot * srq->stride, wr);
+		post_write_recv(srq->wqe + (size_t)slot * srq->stride, wr);
 		atomic_store_explicit(&srq->index[prod & srq->mask], slot, memory_order_relaxed);
 		prod++;
 	}

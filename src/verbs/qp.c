@@ -6,6 +6,11 @@
 
 #include "internal.h"
 
+/* Of newer versions of <infiniband/verbs.h>, see ibv_query_qp_data_in_order(3). */
+#define DATA_IN_ORDER_CAPS 1u	   /* IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS */
+#define DATA_IN_ORDER_WHOLE_MSG 1u /* IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG */
+#define DATA_IN_ORDER_ALIGNED 2u   /* IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES */
+
 /* IBV_QP_EX_WITH_* of an opcode, for what a QP type may be asked to build. */
 static const struct {
 	uint64_t op;
@@ -18,6 +23,11 @@ static const struct {
 	{IBV_QP_EX_WITH_RDMA_READ, IBV_WR_RDMA_READ},
 	{IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_CMP_AND_SWP},
 	{IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_FETCH_AND_ADD},
+	{IBV_QP_EX_WITH_LOCAL_INV, IBV_WR_LOCAL_INV},
+	{IBV_QP_EX_WITH_BIND_MW, IBV_WR_BIND_MW},
+	{IBV_QP_EX_WITH_SEND_WITH_INV, IBV_WR_SEND_WITH_INV},
+	{IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_WR_ATOMIC_WRITE},
+	{VERNIC_QP_EX_WITH_FLUSH, (enum ibv_wr_opcode)VERNIC_WR_FLUSH},
 };
 
 /* @return whether a QP type can build all of IBV_QP_EX_WITH_* in ops */
@@ -36,7 +46,8 @@ static void qp_free(struct qp *qp)
 	control_unmap(qp->ctx, qp->ring, qp->size);
 	pthread_mutex_destroy(&qp->ibv.mutex);
 	pthread_cond_destroy(&qp->ibv.cond);
-	free(qp);
+	pd_release(qp->ibv.pd);
+	pd_free(qp->allocator, qp, PD_RESOURCE_QP);
 }
 
 /* Checks what the daemon cannot, or need not. @return 0 or a positive errno */
@@ -142,6 +153,7 @@ static int qp_make(struct qp *qp, struct ibv_qp_init_attr_ex *attr)
 struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
 {
 	struct context *ctx = to_context(context);
+	struct pd *allocator;
 	struct qp *qp;
 	int error;
 
@@ -150,11 +162,14 @@ struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr
 		errno = error;
 		return NULL;
 	}
-	qp = aligned_alloc(VERNIC_CACHELINE, sizeof(*qp));
+	qp = pd_alloc(attr->pd, sizeof(*qp), PD_RESOURCE_QP, &allocator);
 	if (!qp)
 		return NULL;
 	*qp = (struct qp){
 		.ctx = ctx,
+		.allocator = allocator,
+		.sq.lock.unneeded = pd_single_threaded(attr->pd),
+		.rq.lock.unneeded = pd_single_threaded(attr->pd),
 		.send_cq = to_cq(attr->send_cq),
 		.recv_cq = to_cq(attr->recv_cq),
 		.srq = attr->srq ? to_srq(attr->srq) : NULL,
@@ -167,6 +182,7 @@ struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr
 	qp->ibv.context = context;
 	qp->ibv.qp_context = attr->qp_context;
 	qp->ibv.pd = attr->pd;
+	pd_hold(attr->pd);
 	qp->ibv.send_cq = attr->send_cq;
 	qp->ibv.recv_cq = attr->recv_cq;
 	qp->ibv.srq = attr->srq;
@@ -285,8 +301,15 @@ int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask,
 
 int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
 {
+	const uint32_t ops = 1u << IBV_WR_SEND | 1u << IBV_WR_SEND_WITH_IMM |
+			     1u << IBV_WR_SEND_WITH_INV | 1u << IBV_WR_RDMA_WRITE |
+			     1u << IBV_WR_RDMA_WRITE_WITH_IMM | 1u << IBV_WR_RDMA_READ;
+
+	if (flags & ~DATA_IN_ORDER_CAPS || (unsigned int)op >= 32 ||
+	    !(ops & post_opcodes(qp->qp_type) & (1u << op)))
+		return 0;
 	/* The daemon places the bytes of a QP's messages in order of address and of sending. */
-	return flags == 0 && (unsigned int)op < 32 && (post_opcodes(qp->qp_type) & (1u << op));
+	return flags ? DATA_IN_ORDER_WHOLE_MSG | DATA_IN_ORDER_ALIGNED : 1;
 }
 
 int ibv_destroy_qp(struct ibv_qp *ibqp)
@@ -320,17 +343,22 @@ int ibv_destroy_qp(struct ibv_qp *ibqp)
 	return 0;
 }
 
-/* ---- enhanced connection establishment: there are no vendor options ------------------------ */
+/* ---- enhanced connection establishment ------------------------------------------------------ */
 
+/* We have a vendor_id, and no options yet: all that are asked for are declined. */
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	*ece = (struct ibv_ece){0};
-	errno = EOPNOTSUPP;
-	return EOPNOTSUPP;
+	*ece = (struct ibv_ece){.vendor_id = VERNIC_VENDOR_ID};
+	return 0;
 }
 
+/* On return ece has the options that were accepted. @return EINVAL: another vendor's */
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	errno = EOPNOTSUPP;
-	return EOPNOTSUPP;
+	if (ece->comp_mask || ece->vendor_id != VERNIC_VENDOR_ID) {
+		errno = EINVAL;
+		return EINVAL;
+	}
+	ece->options = 0;
+	return 0;
 }

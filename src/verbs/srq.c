@@ -13,7 +13,8 @@ static void srq_free(struct srq *srq)
 	pthread_mutex_destroy(&srq->ibv.mutex);
 	pthread_cond_destroy(&srq->ibv.cond);
 	free(srq->free);
-	free(srq);
+	pd_release(srq->ibv.pd);
+	pd_free(srq->allocator, srq, PD_RESOURCE_SRQ);
 }
 
 /* Ties a SRQ to its ring memory. @return 0 or a positive errno */
@@ -45,13 +46,15 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 	struct context *ctx = to_context(pd->context);
 	struct vernic_request req = {.command = VERNIC_CMD_CREATE_SRQ};
 	struct vernic_reply reply;
+	struct pd *allocator;
 	struct srq *srq;
 	int fd, error;
 
-	srq = aligned_alloc(VERNIC_CACHELINE, sizeof(*srq));
+	srq = pd_alloc(pd, sizeof(*srq), PD_RESOURCE_SRQ, &allocator);
 	if (!srq)
 		return NULL;
-	*srq = (struct srq){.ctx = ctx};
+	*srq = (struct srq){.ctx = ctx, .allocator = allocator, .ibv.pd = pd};
+	pd_hold(pd);
 	pthread_mutex_init(&srq->ibv.mutex, NULL);
 	pthread_cond_init(&srq->ibv.cond, NULL);
 	req.create_srq.pd = pd->handle;
@@ -67,7 +70,6 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 	srq->srq_num = reply.create_srq.srq_num;
 	srq->ibv.context = pd->context;
 	srq->ibv.srq_context = attr->srq_context;
-	srq->ibv.pd = pd;
 	srq->ibv.handle = reply.handle;
 	attr->attr.max_wr = reply.create_srq.max_wr;
 	attr->attr.max_sge = reply.create_srq.max_sge;

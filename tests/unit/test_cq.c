@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Unit tests of completion queues: publishing, overrun, events. */
+/* Unit tests of completion queues: publishing, overrun, resizing, events and their moderation. */
 #include <check.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,7 @@ static void begin(uint32_t start)
 
 static void end(void)
 {
+	timer_heap_free(&engine.timers);
 	free(engine.dirty);
 	free(cq.ring);
 }
@@ -151,6 +153,90 @@ START_TEST(solicited)
 }
 END_TEST
 
+/* What is full goes on overwriting, and nothing fails, where the client says so. */
+START_TEST(overrun_ignored)
+{
+	begin(0);
+	cq.ignore_overrun = true;
+	for (uint64_t i = 0; i < 3 * DEPTH; i++)
+		ck_assert(push(i, false, 0));
+	ck_assert_uint_eq(errors, 0);
+	polled = 2 * DEPTH;
+	for (uint64_t i = 2 * DEPTH; i < 3 * DEPTH; i++)
+		ck_assert(poll(i));
+	end();
+}
+END_TEST
+
+/* A CQ goes on in another ring at the index it had; it holds no more than it is deep there too. */
+START_TEST(resize)
+{
+	static struct vernic_cqe larger[2 * DEPTH], smaller[2];
+	uint32_t index = 0;
+
+	begin(UINT32_MAX - 2);
+	for (uint64_t i = 0; i < 3; i++)
+		push(i, false, 0);
+	ck_assert_int_eq(cq_resize(&cq, smaller, 2, 2, &index), -EINVAL);
+	push(3, false, 0);
+	ck_assert_int_eq(cq_resize(&cq, larger, 2 * DEPTH, 2 * DEPTH, &index), 0);
+	ck_assert_uint_eq(index, polled + 4);
+	push(4, false, 0);
+	ck_assert_uint_eq(larger[index % (2 * DEPTH)].wr_id, 4);
+	ck_assert_uint_eq(larger[index % (2 * DEPTH)].lap, index / (2 * DEPTH) + 1);
+	for (uint64_t i = 5; i < 2 * DEPTH; i++)
+		ck_assert(push(i, false, 0));
+	ck_assert(!push(0, false, 0));
+	end();
+}
+END_TEST
+
+/* An event waits for its count of CQEs, or for its time, and then goes out once. */
+START_TEST(moderation)
+{
+	static struct cq_moderation m;
+
+	begin(0);
+	atomic_store(&cq.moderation, &m);
+	ck_assert_int_eq(cq_moderate(&engine, &cq), 0);
+	atomic_store(&m.count, 3);
+	atomic_store(&m.period, 1000);
+	engine.now = 5000;
+	arm(VERNIC_ARM_NEXT);
+	push(0, false, 0);
+	push(1, false, 0);
+	ck_assert_uint_eq(take_events(), 0);
+	push(2, false, 0);
+	ck_assert_uint_eq(take_events(), 1);
+	/* The timer of that one does not hurry the next. */
+	polled = 3;
+	arm(VERNIC_ARM_NEXT);
+	engine.now = 5900;
+	push(3, false, 0);
+	ck_assert_uint_eq(take_events(), 0);
+	engine.now = 6000;
+	timer_run(&engine.timers, engine.now);
+	ck_assert_uint_eq(events, 0);
+	ck_assert_uint_eq(timer_next(&engine.timers), 6900);
+	engine.now = 6900;
+	timer_run(&engine.timers, engine.now);
+	ck_assert_uint_eq(events, 1);
+	ck_assert(!atomic_load(&cq.ring->arm));
+	/* Nothing is put off any more; what was goes out. */
+	polled = 4;
+	arm(VERNIC_ARM_NEXT);
+	push(4, false, 0);
+	ck_assert_uint_eq(take_events(), 0);
+	atomic_store(&m.period, 0);
+	cq_moderate(&engine, &cq);
+	ck_assert_uint_eq(events, 1);
+	cq_end_moderation(&engine, &cq);
+	ck_assert_uint_eq(timer_next(&engine.timers), UINT64_MAX);
+	ck_assert_uint_eq(engine.cq_timers, 0);
+	end();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("cq");
@@ -162,6 +248,9 @@ int main(void)
 	tcase_add_test(tc, overrun);
 	tcase_add_test(tc, one_event_when_armed);
 	tcase_add_test(tc, solicited);
+	tcase_add_test(tc, overrun_ignored);
+	tcase_add_test(tc, resize);
+	tcase_add_test(tc, moderation);
 	suite_add_tcase(s, tc);
 	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);

@@ -295,13 +295,72 @@ static void crowd(void)
 		close(fds[i]);
 }
 
+/* CQs that are changed, and WQs: handles of nothing, and values that cannot be. */
+static void queues(void)
+{
+	static const uint32_t by_handle[] = {VERNIC_CMD_RESIZE_CQ, VERNIC_CMD_MODIFY_CQ,
+					     VERNIC_CMD_MODIFY_WQ, VERNIC_CMD_DESTROY_WQ,
+					     VERNIC_CMD_DESTROY_RWQ_TABLE};
+	static const uint32_t bad[] = {0, 1, 65, 0x7fffffff, 0x80000000u, UINT32_MAX};
+	struct vernic_request pd = {.command = VERNIC_CMD_ALLOC_PD};
+	struct vernic_request cq = {.command = VERNIC_CMD_CREATE_CQ,
+				    .create_cq = {.cqe = 4, .channel = UINT32_MAX}};
+	struct vernic_request resize = {.command = VERNIC_CMD_RESIZE_CQ};
+	struct vernic_request modify = {.command = VERNIC_CMD_MODIFY_CQ};
+	struct vernic_request wq = {.command = VERNIC_CMD_CREATE_WQ};
+	struct vernic_request state = {.command = VERNIC_CMD_MODIFY_WQ};
+	struct vernic_request table = {.command = VERNIC_CMD_CREATE_RWQ_TABLE};
+	struct raw r;
+
+	CHECK_EQ(raw_start(&r), 0);
+	CHECK_EQ(raw_open(&r), 0);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		for (size_t k = 0; k < sizeof(by_handle) / sizeof(by_handle[0]); k++)
+			CHECK_EQ(raw_about(&r, by_handle[k], bad[i]), EINVAL);
+	}
+	CHECK_EQ(raw_call(&r, &pd), 0);
+	wq.create_wq.pd = r.reply.handle;
+	CHECK_EQ(raw_call(&r, &cq), 0);
+	resize.handle = modify.handle = wq.create_wq.cq = r.reply.handle;
+	modify.modify_cq.attr_mask = IBV_CQ_ATTR_MODERATE;
+	for (size_t i = 3; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		resize.resize_cq.cqe = bad[i];
+		CHECK_EQ(raw_call(&r, &resize), EINVAL);
+		modify.modify_cq.count = bad[i];
+		modify.modify_cq.period = 0;
+		CHECK_EQ(raw_call(&r, &modify), EINVAL);
+		modify.modify_cq.count = 0;
+		modify.modify_cq.period = bad[i];
+		CHECK_EQ(raw_call(&r, &modify), EINVAL);
+		wq.create_wq.max_wr = bad[i];
+		wq.create_wq.max_sge = 1;
+		CHECK_EQ(raw_call(&r, &wq), EINVAL);
+		wq.create_wq.max_wr = 1;
+		wq.create_wq.max_sge = bad[i];
+		CHECK_EQ(raw_call(&r, &wq), EINVAL);
+		table.create_rwq_table.log_size = bad[i];
+		CHECK_EQ(raw_call(&r, &table), EINVAL);
+		table.create_rwq_table.log_size = 0;
+		table.create_rwq_table.wq[0] = bad[i];
+		CHECK_EQ(raw_call(&r, &table), EINVAL);
+	}
+	wq.create_wq.max_sge = 1;
+	CHECK_EQ(raw_call(&r, &wq), 0);
+	state.handle = r.reply.handle;
+	for (size_t i = 3; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		state.modify_wq.state = bad[i];
+		CHECK_EQ(raw_call(&r, &state), EINVAL);
+	}
+	raw_end(&r);
+}
+
 int main(void)
 {
 	struct honest *h = honest_start();
 	pid_t pid = daemon_pid();
 	unsigned int fds = daemon_fds(pid);
-	void (*const attack[])(void) = {hellos,	     sizes,   commands, opening,
-					descriptors, handles, hang_ups, crowd};
+	void (*const attack[])(void) = {hellos,	 sizes,	 commands, opening, descriptors,
+					handles, queues, hang_ups, crowd};
 
 	for (size_t i = 0; i < sizeof(attack) / sizeof(attack[0]); i++) {
 		attack[i]();
