@@ -8,6 +8,28 @@
 
 #include "common.h"
 
+static struct ibv_cq_ex *cq_ex;
+static struct ibv_wq *wq;
+
+/* What works on objects without asking the device. */
+static void child_extended(struct ibv_qp_ex *ex)
+{
+	struct ibv_poll_cq_attr attr = {0};
+	struct ibv_recv_wr wr = {0}, *bad;
+
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data(ex, "x", 1);
+	CHECK_EQ(ibv_wr_complete(ex), EIO);
+	ibv_wr_start(ex);
+	ibv_wr_abort(ex);
+	CHECK_EQ(ibv_start_poll(cq_ex, &attr), EIO);
+	CHECK_EQ(ibv_resize_cq(ibv_cq_ex_to_cq(cq_ex), 100), EIO);
+	CHECK_EQ(ibv_post_wq_recv(wq, &wr, &bad), EIO);
+	CHECK_EQ(ibv_destroy_wq(wq), 0);
+	CHECK_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq_ex)), 0);
+}
+
 /* Everything a child might try with its parent's objects. */
 static void child(struct env *e, struct ibv_qp *qp)
 {
@@ -35,6 +57,7 @@ static void child(struct env *e, struct ibv_qp *qp)
 	CHECK_EQ(ibv_memcpy_from_dm(&word, dm, 8, 8), 0);
 	CHECK_EQ(word, 0x7777777777777777);
 	CHECK_EQ(ibv_free_dm(dm), 0);
+	child_extended(ibv_qp_to_qp_ex(qp));
 	CHECK_EQ(ibv_destroy_qp(qp), 0);
 	env_close(e);
 	/* A device of the child's own works. */
@@ -46,7 +69,14 @@ static void child(struct env *e, struct ibv_qp *qp)
 int main(void)
 {
 	struct env e;
-	struct ibv_qp_init_attr attr;
+	struct ibv_cq_init_attr_ex cattr = {.cqe = 4};
+	struct ibv_wq_init_attr wattr = {.wq_type = IBV_WQT_RQ, .max_wr = 4, .max_sge = 1};
+	struct ibv_qp_init_attr_ex attr = {
+		.cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1},
+		.qp_type = IBV_QPT_RC,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND,
+	};
 	struct ibv_qp *a, *b;
 	struct ibv_sge out, in;
 	struct ibv_wc wc[2];
@@ -58,10 +88,15 @@ int main(void)
 	env_open(&e);
 	out = sge_at(&e, 0, 4096);
 	in = sge_at(&e, 8192, 4096);
-	attr = env_qp_attr(&e);
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
+	attr.send_cq = attr.recv_cq = e.cq;
+	attr.pd = wattr.pd = e.pd;
+	a = ibv_create_qp_ex(e.ctx, &attr);
+	b = ibv_create_qp_ex(e.ctx, &attr);
+	cq_ex = ibv_create_cq_ex(e.ctx, &cattr);
+	CHECK(a && b && cq_ex);
+	wattr.cq = ibv_cq_ex_to_cq(cq_ex);
+	wq = ibv_create_wq(e.ctx, &wattr);
+	CHECK(wq);
 	connect_pair(&e, a, b);
 	for (int i = 1; i < 4; i++) {
 		CHECK_EQ(post_recv_at(b, 0, &in), 0);
@@ -79,6 +114,8 @@ int main(void)
 	}
 	CHECK_EQ(ibv_destroy_qp(a), 0);
 	CHECK_EQ(ibv_destroy_qp(b), 0);
+	CHECK_EQ(ibv_destroy_wq(wq), 0);
+	CHECK_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq_ex)), 0);
 	env_close(&e);
 	return 0;
 }
