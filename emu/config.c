@@ -16,30 +16,61 @@
 
 #include <vernic/control.h>
 
+#include "object.h"
 #include "wire/wire.h"
 
-/* Names, ranges and defaults: those of a modest real HCA. */
+/* Names, ranges, and what each profile says. */
 static const struct {
 	const char *key;
 	uint32_t min;
 	uint32_t max;
-	uint32_t value;
+	uint32_t value[PROFILE_COUNT]; /* default, connectx, rxe, minimal */
 } config_limits[] = {
-	[LIMIT_QP] = {"max_qp", 1, VERNIC_MAX_CONTEXT_QP, 16384},
-	[LIMIT_QP_WR] = {"max_qp_wr", 1, VERNIC_MAX_QP_WR, VERNIC_MAX_QP_WR},
-	[LIMIT_SGE] = {"max_sge", 1, VERNIC_MAX_SGE, VERNIC_MAX_SGE},
-	[LIMIT_CQ] = {"max_cq", 1, 1 << 20, 65536},
-	[LIMIT_CQE] = {"max_cqe", 1, VERNIC_MAX_CQE, VERNIC_MAX_CQE},
-	[LIMIT_MR] = {"max_mr", 1, 1 << 20, 1 << 20},
-	[LIMIT_MW] = {"max_mw", 0, 1 << 20, 65536},
-	[LIMIT_PD] = {"max_pd", 1, 1 << 20, 32768},
-	[LIMIT_AH] = {"max_ah", 1, INT32_MAX, INT32_MAX},
-	[LIMIT_SRQ] = {"max_srq", 1, 1 << 20, 16384},
-	[LIMIT_SRQ_WR] = {"max_srq_wr", 1, VERNIC_MAX_QP_WR, VERNIC_MAX_QP_WR},
-	[LIMIT_SRQ_SGE] = {"max_srq_sge", 1, VERNIC_MAX_SGE, VERNIC_MAX_SGE},
-	[LIMIT_RD_ATOMIC] = {"max_rd_atomic", 1, VERNIC_MAX_RD_ATOMIC, VERNIC_MAX_RD_ATOMIC},
+	[LIMIT_QP] = {"max_qp", 1, VERNIC_MAX_CONTEXT_QP, {32768, 65536, 65536, 256}},
+	[LIMIT_QP_WR] = {"max_qp_wr", 1, VERNIC_MAX_QP_WR, {16384, 16384, 16384, 512}},
+	[LIMIT_SGE] = {"max_sge", 1, VERNIC_MAX_SGE, {32, 30, 32, 2}},
+	[LIMIT_CQ] = {"max_cq", 1, 1 << 20, {1 << 20, 1 << 20, 1 << 20, 256}},
+	[LIMIT_CQE] = {"max_cqe", 1, VERNIC_MAX_CQE, {1 << 22, (1 << 22) - 1, 32767, 1024}},
+	[LIMIT_MR] = {"max_mr", 1, 1 << 20, {1 << 20, 1 << 20, 1 << 19, 1024}},
+	[LIMIT_MW] = {"max_mw", 0, 1 << 20, {65536, 1 << 20, 65536, 0}},
+	[LIMIT_PD] = {"max_pd", 1, 1 << 20, {1 << 16, 1 << 20, 1 << 20, 64}},
+	[LIMIT_AH] = {"max_ah", 1, INT32_MAX, {INT32_MAX, INT32_MAX, 1 << 20, 1024}},
+	[LIMIT_SRQ] = {"max_srq", 1, 1 << 20, {16384, 1 << 20, 1 << 19, 16}},
+	[LIMIT_SRQ_WR] = {"max_srq_wr", 1, VERNIC_MAX_QP_WR, {16384, 16384, 16384, 512}},
+	[LIMIT_SRQ_SGE] = {"max_srq_sge", 1, VERNIC_MAX_SGE, {32, 31, 27, 1}},
+	[LIMIT_RD_ATOMIC] = {"max_rd_atomic", 1, VERNIC_MAX_RD_ATOMIC, {16, 16, 16, 1}},
+	[LIMIT_INLINE] = {"max_inline", 0, VERNIC_MAX_INLINE, {VERNIC_MAX_INLINE, 956, 400, 0}},
+	[LIMIT_MCAST_GRP] = {"max_mcast_grp", 0, 1 << 16, {8192, 1 << 16, 8192, 0}},
+	[LIMIT_MCAST_QP_ATTACH] = {"max_mcast_qp_attach", 0, 1 << 16, {256, 240, 56, 0}},
 };
 static_assert(sizeof(config_limits) / sizeof(config_limits[0]) == LIMIT_COUNT, "limits");
+
+/* What is not a number of things. */
+static const struct {
+	const char *name;
+	uint32_t mtu; /* bytes */
+	uint32_t features;
+} config_profiles[] = {
+	[PROFILE_DEFAULT] = {"default", 4096, DEVICE_FEATURES_ALL},
+	[PROFILE_CONNECTX] = {"connectx", 4096, DEVICE_FEATURES_ALL},
+	[PROFILE_RXE] = {"rxe", 4096, DEVICE_ATOMICS | DEVICE_MEMORY_WINDOWS},
+	[PROFILE_MINIMAL] = {"minimal", 1024, 0},
+};
+static_assert(sizeof(config_profiles) / sizeof(config_profiles[0]) == PROFILE_COUNT, "profiles");
+
+const char *config_profile_name(enum config_profile profile)
+{
+	return config_profiles[profile].name;
+}
+
+static char *config_text; /* where complaints go; NULL: to stderr */
+static size_t config_text_size;
+
+void config_redirect(char *text, size_t size)
+{
+	config_text = text;
+	config_text_size = size;
+}
 
 int config_fail(const char *where, const char *format, ...)
 {
@@ -49,7 +80,10 @@ int config_fail(const char *where, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(cause, sizeof(cause), format, args);
 	va_end(args);
-	fprintf(stderr, "vernicd: %s%s\n", where, cause);
+	if (config_text != NULL)
+		snprintf(config_text, config_text_size, "%s%s", where, cause);
+	else
+		fprintf(stderr, "vernicd: %s%s\n", where, cause);
 	return -EINVAL;
 }
 
@@ -141,6 +175,11 @@ static int config_address(struct device_config *dev, const char *where, const ch
 	return 0;
 }
 
+int config_add_address(struct device_config *dev, const char *text)
+{
+	return config_address(dev, dev->where, text);
+}
+
 /* Names end up in file names and in reports: letters, digits, '_', '-', '.'. */
 static int config_name(struct device_config *dev, const char *where, const char *text)
 {
@@ -167,6 +206,16 @@ static int config_device_key(struct device_config *dev, const char *where, const
 		return config_address(dev, where, value);
 	if (strcmp(key, "guid") == 0)
 		return config_guid(where, value, &dev->guid);
+	if (strcmp(key, "profile") == 0) {
+		for (unsigned int i = 0; i < PROFILE_COUNT; i++) {
+			if (strcmp(value, config_profiles[i].name) == 0) {
+				dev->profile = (enum config_profile)i;
+				return 0;
+			}
+		}
+		return config_fail(
+			where, "profile: '%s' is none of default, connectx, rxe, minimal", value);
+	}
 	if (strcmp(key, "mtu") == 0) {
 		int err = config_number(where, key, value, 256, 4096, &dev->mtu);
 
@@ -185,6 +234,25 @@ static int config_device_key(struct device_config *dev, const char *where, const
 	return config_fail(where, "unknown key '%s' of a device", key);
 }
 
+void config_init_device(struct device_config *dev, const char *where)
+{
+	memset(dev, 0, sizeof(*dev));
+	for (unsigned int i = 0; i < LIMIT_COUNT; i++)
+		dev->limit[i] = CONFIG_UNSET;
+	snprintf(dev->where, sizeof(dev->where), "%s", where);
+}
+
+void config_finish_device(struct device_config *dev)
+{
+	if (dev->mtu == 0)
+		dev->mtu = config_profiles[dev->profile].mtu;
+	dev->features = config_profiles[dev->profile].features;
+	for (unsigned int i = 0; i < LIMIT_COUNT; i++) {
+		if (dev->limit[i] == CONFIG_UNSET)
+			dev->limit[i] = config_limits[i].value[dev->profile];
+	}
+}
+
 /* Appends a device with the defaults. @return it, or NULL with a complaint made */
 static struct device_config *config_new_device(struct config *cfg, const char *where)
 {
@@ -195,26 +263,18 @@ static struct device_config *config_new_device(struct config *cfg, const char *w
 		return NULL;
 	}
 	dev = &cfg->device[cfg->device_count++];
-	memset(dev, 0, sizeof(*dev));
-	dev->mtu = 4096;
-	for (unsigned int i = 0; i < LIMIT_COUNT; i++)
-		dev->limit[i] = config_limits[i].value;
-	snprintf(dev->where, sizeof(dev->where), "%s", where);
+	config_init_device(dev, where);
 	return dev;
 }
 
-int config_add_device(struct config *cfg, const char *spec)
+int config_parse_device(struct device_config *dev, const char *spec)
 {
-	static const char where[] = "--device: ";
-	struct device_config *dev = config_new_device(cfg, where);
 	char *copy, *key, *next;
 	int err = 0;
 
-	if (dev == NULL)
-		return -EINVAL;
 	copy = strdup(spec);
 	if (copy == NULL)
-		return config_fail(where, "out of memory");
+		return config_fail(dev->where, "out of memory");
 	for (key = copy; err == 0 && key != NULL; key = next) {
 		char *value;
 
@@ -223,14 +283,21 @@ int config_add_device(struct config *cfg, const char *spec)
 			*next++ = '\0';
 		value = strchr(key, '=');
 		if (value == NULL) {
-			err = config_fail(where, "'%s' is not KEY=VALUE", key);
+			err = config_fail(dev->where, "'%s' is not KEY=VALUE", key);
 			break;
 		}
 		*value++ = '\0';
-		err = config_device_key(dev, where, key, value);
+		err = config_device_key(dev, dev->where, key, value);
 	}
 	free(copy);
 	return err;
+}
+
+int config_add_device(struct config *cfg, const char *spec)
+{
+	struct device_config *dev = config_new_device(cfg, "--device: ");
+
+	return dev != NULL ? config_parse_device(dev, spec) : -EINVAL;
 }
 
 int config_add_fault(struct config *cfg, const char *where, const char *text)
@@ -457,8 +524,10 @@ int config_finish(struct config *cfg)
 {
 	if (cfg->device_count == 0)
 		config_new_device(cfg, "");
-	for (unsigned int i = 0; i < cfg->device_count; i++)
+	for (unsigned int i = 0; i < cfg->device_count; i++) {
 		config_default_name(cfg, &cfg->device[i]);
+		config_finish_device(&cfg->device[i]);
+	}
 	for (unsigned int i = 0; i < cfg->device_count; i++) {
 		struct device_config *dev = &cfg->device[i];
 

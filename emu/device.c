@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "host.h"
 #include "vernic_config.h"
 #include "wire/wire.h"
 
@@ -37,7 +38,7 @@
 bool device_owns_gid(const struct device *dev, const uint8_t gid[16])
 {
 	for (unsigned int i = 0; i < dev->gid_count; i++) {
-		if (memcmp(dev->gids[i].raw, gid, 16) == 0)
+		if (device_gid(dev, i) != NULL && memcmp(dev->gids[i].raw, gid, 16) == 0)
 			return true;
 	}
 	return false;
@@ -134,17 +135,39 @@ static enum ibv_mtu device_ib_mtu(unsigned int bytes)
 	return mtu;
 }
 
-/* Appends to the GID table, unless it is full or has the GID already. */
-static void device_add_gid(struct host_device *d, const uint8_t gid[16], uint32_t ifindex,
-			   bool bound)
+/*
+ * Puts a GID into the first empty entry of the table, unless the table has it already.
+ * @return the entry, or -1
+ */
+static int device_add_gid(struct host_device *d, const uint8_t gid[16], uint32_t ifindex,
+			  bool bound)
 {
-	struct gid_entry *g = &d->dev.gids[d->dev.gid_count];
+	unsigned int i = 0;
+	struct gid_entry *g;
 
-	if (d->dev.gid_count == VERNIC_GID_MAX || device_owns_gid(&d->dev, gid))
-		return;
+	while (i < VERNIC_GID_MAX && device_gid(&d->dev, i) != NULL)
+		i++;
+	if (i == VERNIC_GID_MAX || device_owns_gid(&d->dev, gid))
+		return -1;
+	g = &d->dev.gids[i];
 	memcpy(g->raw, gid, 16);
 	g->ifindex = ifindex;
-	d->bound[d->dev.gid_count++] = bound;
+	d->bound[i] = bound;
+	vernic_store_release(&g->valid, 1);
+	if (d->dev.gid_count <= i)
+		d->dev.gid_count = i + 1;
+	return (int)i;
+}
+
+void device_remove_gid(struct host_device *d, unsigned int index)
+{
+	struct gid_entry *g = &d->dev.gids[index];
+
+	vernic_store_release(&g->valid, 0);
+	synchronize_rcu();
+	memset(g->raw, 0, sizeof(g->raw));
+	g->ifindex = 0;
+	d->bound[index] = false;
 }
 
 /* GID 0 where no interface lends its own: fe80::/64 and the GUID as a modified EUI-64. */
@@ -193,8 +216,8 @@ static void device_add_link_local(struct host_device *d, const struct ifaddrs *l
 		if (strcmp(i->ifa_name, ifname) != 0 || !gid_of_sockaddr(i->ifa_addr, gid) ||
 		    !gid_is_link_local(gid))
 			continue;
-		for (unsigned int k = 0; k < d->dev.index; k++)
-			taken |= device_owns_gid(&others[k]->dev, gid);
+		for (unsigned int k = 0; k < CONFIG_MAX_DEVICES; k++)
+			taken |= others[k] != NULL && device_owns_gid(&others[k]->dev, gid);
 		ifindex = if_nametoindex(ifname);
 		/* Another daemon on this interface may have it: then this device does without. */
 		if (taken || device_probe_bind(gid, ifindex, ROCE_UDP_PORT) != 0)
@@ -209,7 +232,7 @@ static void device_add_link_local(struct host_device *d, const struct ifaddrs *l
 static const struct ifaddrs *device_check_address(const struct device_config *cfg,
 						  const struct config_address *a,
 						  struct host_device *const *others,
-						  unsigned int index, const struct ifaddrs *list)
+						  const struct ifaddrs *list)
 {
 	const struct ifaddrs *i = device_find_interface(list, a);
 	char text[INET6_ADDRSTRLEN];
@@ -225,8 +248,9 @@ static const struct ifaddrs *device_check_address(const struct device_config *cf
 		config_fail(cfg->where, "addr: %s is not an address of this host", text);
 		return NULL;
 	}
-	for (unsigned int k = 0; k < index; k++) {
-		if (others[k]->udp && device_owns_gid(&others[k]->dev, a->gid)) {
+	for (unsigned int k = 0; k < CONFIG_MAX_DEVICES; k++) {
+		if (others[k] != NULL && others[k]->udp &&
+		    device_owns_gid(&others[k]->dev, a->gid)) {
 			config_fail(cfg->where, "addr: %s is the address of device %s already",
 				    text, others[k]->dev.name);
 			return NULL;
@@ -251,7 +275,7 @@ static int device_use_addresses(struct host_device *d, const struct device_confi
 
 	for (unsigned int k = 0; k < cfg->address_count; k++) {
 		const struct config_address *a = &cfg->address[k];
-		const struct ifaddrs *i = device_check_address(cfg, a, others, d->dev.index, list);
+		const struct ifaddrs *i = device_check_address(cfg, a, others, list);
 		unsigned int room = DEVICE_HEADER_ROOM + (gid_is_ipv4(a->gid) ? 20 : 40);
 		unsigned int mtu;
 
@@ -350,11 +374,14 @@ static void device_fill_attr(struct host_device *d, const struct device_config *
 	a->max_qp_rd_atom = (int)cfg->limit[LIMIT_RD_ATOMIC];
 	a->max_qp_init_rd_atom = a->max_qp_rd_atom;
 	a->max_res_rd_atom = a->max_qp_rd_atom * a->max_qp;
-	a->atomic_cap = IBV_ATOMIC_HCA;
+	a->atomic_cap = device_has(&d->dev, DEVICE_ATOMICS) ? IBV_ATOMIC_HCA : IBV_ATOMIC_NONE;
 	a->max_ah = (int)cfg->limit[LIMIT_AH];
 	a->max_srq = (int)cfg->limit[LIMIT_SRQ];
 	a->max_srq_wr = (int)cfg->limit[LIMIT_SRQ_WR];
 	a->max_srq_sge = (int)cfg->limit[LIMIT_SRQ_SGE];
+	a->max_mcast_grp = (int)cfg->limit[LIMIT_MCAST_GRP];
+	a->max_mcast_qp_attach = (int)cfg->limit[LIMIT_MCAST_QP_ATTACH];
+	a->max_total_mcast_qp_attach = a->max_mcast_grp * a->max_mcast_qp_attach;
 	a->max_pkeys = 1;
 	a->phys_port_cnt = 1;
 
@@ -362,7 +389,7 @@ static void device_fill_attr(struct host_device *d, const struct device_config *
 	p->max_mtu = IBV_MTU_4096;
 	if (p->active_mtu > device_ib_mtu(cfg->mtu))
 		p->active_mtu = device_ib_mtu(cfg->mtu);
-	p->gid_tbl_len = (int)d->dev.gid_count;
+	p->gid_tbl_len = VERNIC_GID_MAX;
 	p->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 	p->max_msg_sz = VERNIC_MAX_MSG_SIZE;
 	p->pkey_tbl_len = 1;
@@ -386,6 +413,9 @@ int device_create(const struct device_config *cfg, struct host_device *const *ot
 	strcpy(d->dev.name, cfg->name);
 	d->dev.index = index;
 	d->dev.socket_buffer = cfg->socket_buffer;
+	d->dev.features = cfg->features;
+	d->dev.max_inline = cfg->limit[LIMIT_INLINE];
+	d->profile = cfg->profile;
 	d->dev.node_guid = cfg->guid != 0 ? htobe64(cfg->guid) : device_random_guid();
 	d->udp = cfg->address_count != 0;
 	if (getifaddrs(&list) != 0) {
@@ -420,6 +450,131 @@ fail:
 		freeifaddrs(list);
 	free(d);
 	return err;
+}
+
+/* Looks the interface of a new address up. @return it, or 0 with a complaint made */
+static uint32_t device_new_interface(struct host_device *d, const struct device_config *cfg,
+				     struct host_device *const *others, const struct ifaddrs *list)
+{
+	const struct config_address *a = &cfg->address[0];
+	const struct ifaddrs *i = device_check_address(cfg, a, others, list);
+	unsigned int room = DEVICE_HEADER_ROOM + (gid_is_ipv4(a->gid) ? 20 : 40);
+	unsigned int path = 128u << d->dev.port_attr.active_mtu;
+
+	if (i == NULL)
+		return 0;
+	if (device_interface_mtu(i->ifa_name) < room + path) {
+		config_fail(cfg->where, "addr: the MTU of %s is too small for the device's, %u",
+			    i->ifa_name, path);
+		return 0;
+	}
+	return if_nametoindex(i->ifa_name);
+}
+
+int device_add_address(struct host_device *d, const char *text, struct host_device *const *others,
+		       unsigned int *index)
+{
+	struct ifaddrs *list = NULL;
+	struct device_config cfg;
+	uint32_t ifindex = 0;
+	int n;
+
+	config_init_device(&cfg, "");
+	if (config_add_address(&cfg, text) != 0)
+		return -EINVAL;
+	if (device_owns_gid(&d->dev, cfg.address[0].gid))
+		return config_fail("", "%s has %s already", d->dev.name, text);
+	/* A private device's are names only, so any will do. */
+	if (d->udp) {
+		if (getifaddrs(&list) != 0)
+			return config_fail("", "cannot list the interfaces: %s", strerror(errno));
+		ifindex = device_new_interface(d, &cfg, others, list);
+		freeifaddrs(list);
+		if (ifindex == 0)
+			return -EINVAL;
+	}
+	n = device_add_gid(d, cfg.address[0].gid, ifindex, d->udp);
+	if (n < 0)
+		return config_fail("", "the GID table of %s is full", d->dev.name);
+	*index = (unsigned int)n;
+	return 0;
+}
+
+int device_find_address(struct host_device *d, const char *text)
+{
+	struct device_config cfg;
+
+	config_init_device(&cfg, "");
+	if (config_add_address(&cfg, text) != 0)
+		return -EINVAL;
+	for (unsigned int i = 0; i < d->dev.gid_count; i++) {
+		if (device_gid(&d->dev, i) != NULL &&
+		    memcmp(d->dev.gids[i].raw, cfg.address[0].gid, 16) == 0)
+			return (int)i;
+	}
+	return config_fail("", "%s has no address %s", d->dev.name, text);
+}
+
+void device_set_port(struct host_device *d, bool up)
+{
+	d->dev.port_attr.state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+	d->dev.port_attr.phys_state = up ? 5 : 3; /* LinkUp, Disabled */
+	vernic_store_release(&d->dev.down, !up);
+}
+
+const char *device_state(const struct host_device *d)
+{
+	if (device_has_failed(d))
+		return "failed";
+	return d->dev.port_attr.state == IBV_PORT_ACTIVE ? "active" : "down";
+}
+
+/* ---- the list of a host -------------------------------------------------------------------- */
+
+struct host_device *host_device_by_name(const struct host *host, const char *name)
+{
+	struct host_device *d;
+	unsigned int i;
+
+	host_for_each_device (host, i, d) {
+		if (strcmp(d->dev.name, name) == 0)
+			return d;
+	}
+	return NULL;
+}
+
+int host_add_device(struct host *host, const struct device_config *cfg, struct host_device **out)
+{
+	unsigned int index = 0;
+	int err;
+
+	while (index < CONFIG_MAX_DEVICES && (host->device_taken >> index & 1) != 0)
+		index++;
+	if (index == CONFIG_MAX_DEVICES)
+		return config_fail(cfg->where, "more than %d devices", CONFIG_MAX_DEVICES);
+	err = device_create(cfg, host->device, index, out);
+	if (err != 0)
+		return err;
+	host->device_taken |= UINT64_C(1) << index;
+	(*out)->word = &host->page->device[index];
+	vernic_store_release(&(*out)->word->failed, 0);
+	rcu_assign_pointer(host->device[index], *out);
+	if (host->device_count <= index)
+		host->device_count = index + 1;
+	return 0;
+}
+
+void host_unlist_device(struct host *host, struct host_device *d)
+{
+	d->removed = true;
+	rcu_assign_pointer(host->device[d->dev.index], NULL);
+}
+
+void host_free_device(struct host *host, struct host_device *d)
+{
+	synchronize_rcu();
+	host->device_taken &= ~(UINT64_C(1) << d->dev.index);
+	device_destroy(d);
 }
 
 void device_destroy(struct host_device *d)

@@ -99,15 +99,31 @@ const struct io_counters *io_counters(const struct io *io)
 
 int io_add_socket(struct io *io, int fd, void *socket_ctx)
 {
+	unsigned int i = 0;
 	int size;
 	socklen_t len = sizeof(size);
 
-	if (io->socket_count == IO_MAX_SOCKETS)
+	while (i < io->socket_count && (io->sockets[i].fd >= 0 || io->sockets[i].armed))
+		i++;
+	if (i == IO_MAX_SOCKETS)
 		return -ENOSPC;
 	if (getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &size, &len) != 0)
 		io->no_gso = true;
-	io->sockets[io->socket_count++] = (struct io_socket){.fd = fd, .ctx = socket_ctx};
+	io->sockets[i] = (struct io_socket){.fd = fd, .ctx = socket_ctx};
+	if (i == io->socket_count)
+		io->socket_count++;
+	io->sockets_changed = true;
 	return 0;
+}
+
+void io_remove_socket(struct io *io, int fd)
+{
+	for (unsigned int i = 0; i < io->socket_count; i++) {
+		if (io->sockets[i].fd != fd)
+			continue;
+		io->ops->remove(io, i);
+		io->sockets[i].fd = -1;
+	}
 }
 
 unsigned int io_receive(struct io *io, io_receive_fn fn, void *arg)

@@ -70,6 +70,9 @@ const struct io_counters *io_counters(const struct io *io);
 /* Starts to receive on a bound non-blocking UDP socket (UDP_GRO and so on are set by its owner). */
 int io_add_socket(struct io *io, int fd, void *socket_ctx);
 
+/* Ends that, at once; the socket is its owner's to close. What has arrived is not handed over. */
+void io_remove_socket(struct io *io, int fd);
+
 /* Hands what has arrived to fn; never waits. @return datagrams handed over */
 unsigned int io_receive(struct io *io, io_receive_fn fn, void *arg);
 

@@ -14,7 +14,7 @@
 #define IO_TX_CONTROL 64    /* bytes of control messages: TOS or class, GSO size */
 
 struct io_socket {
-	int fd;
+	int fd; /* -1: removed, the entry may be used again unless it is still armed */
 	void *ctx;
 	bool armed; /* io_uring: its multishot recvmsg runs */
 };
@@ -39,6 +39,8 @@ struct io_ops {
 	void (*send)(struct io *io, struct io_tx *tx);
 	void (*submit)(struct io *io);
 	void (*sleep)(struct io *io, uint64_t timeout);
+	/* The socket of that index is going; its fd is still there. */
+	void (*remove)(struct io *io, unsigned int index);
 };
 
 /* The engines' structs begin with it. */
@@ -48,8 +50,9 @@ struct io {
 	bool no_gso; /* the kernel, or a device, does not cut datagrams into segments */
 	struct io_counters counters;
 	struct io_socket sockets[IO_MAX_SOCKETS];
-	unsigned int socket_count;
-	uint8_t *tx_memory; /* tx_count buffers */
+	unsigned int socket_count; /* removed ones included */
+	bool sockets_changed;	   /* one was added: io_uring clears it */
+	uint8_t *tx_memory;	   /* tx_count buffers */
 	struct io_tx *tx;
 	uint32_t *tx_free; /* a stack: the buffer sent last is still in the cache */
 	uint32_t tx_free_count;

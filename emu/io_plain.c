@@ -106,8 +106,10 @@ static unsigned int plain_receive(struct io *io, io_receive_fn fn, void *arg)
 		p->skip--;
 		return 0;
 	}
-	for (unsigned int i = 0; i < io->socket_count && p->rx_used < IO_RX_BUFFERS; i++)
-		total += plain_receive_socket(p, &io->sockets[i], fn, arg);
+	for (unsigned int i = 0; i < io->socket_count && p->rx_used < IO_RX_BUFFERS; i++) {
+		if (io->sockets[i].fd >= 0)
+			total += plain_receive_socket(p, &io->sockets[i], fn, arg);
+	}
 	if (total > 0)
 		p->idle = 0;
 	else if (p->idle < IDLE_MAX)
@@ -188,6 +190,23 @@ static void plain_sleep(struct io *io, uint64_t timeout)
 		io_drain_wake(io);
 }
 
+/* io_ops.remove: what waits for room in the socket is dropped. */
+static void plain_remove(struct io *io, unsigned int index)
+{
+	struct io_plain *p = (struct io_plain *)io;
+	unsigned int left = 0, count = p->waiting_tail - p->waiting_head;
+
+	for (unsigned int i = 0; i < count; i++) {
+		struct io_tx *tx = p->waiting[(p->waiting_head + i) % WAITING_MAX];
+
+		if (tx->fd == io->sockets[index].fd)
+			io_tx_done(io, tx);
+		else
+			p->waiting[(p->waiting_head + left++) % WAITING_MAX] = tx;
+	}
+	p->waiting_tail = p->waiting_head + left;
+}
+
 static const struct io_ops plain_ops = {
 	.name = "plain",
 	.destroy = plain_destroy,
@@ -196,6 +215,7 @@ static const struct io_ops plain_ops = {
 	.send = plain_send,
 	.submit = plain_submit,
 	.sleep = plain_sleep,
+	.remove = plain_remove,
 };
 
 int io_plain_engine_create(struct io **out)

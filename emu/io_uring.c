@@ -57,7 +57,6 @@ struct io_uring_engine {
 	uint16_t used[IO_RX_BUFFERS]; /* buffers handed out */
 	unsigned int used_count;
 	unsigned int unarmed; /* sockets and the wake-up eventfd that want arming */
-	unsigned int known;   /* sockets seen so far */
 	bool wake_armed;
 	bool woken; /* the eventfd was written since the last sleep */
 };
@@ -99,8 +98,9 @@ static void arm(struct io_uring_engine *u)
 	struct io *io = &u->io;
 
 	for (unsigned int i = 0; i < io->socket_count; i++) {
-		if (!io->sockets[i].armed)
-			queue_receive(u, io->sockets[i].fd, i);
+		if (io->sockets[i].armed || io->sockets[i].fd < 0)
+			continue;
+		queue_receive(u, io->sockets[i].fd, i);
 		io->sockets[i].armed = true;
 	}
 	if (!u->wake_armed) {
@@ -110,7 +110,7 @@ static void arm(struct io_uring_engine *u)
 		io_uring_sqe_set_data64(sqe, USER_DATA(TAG_WAKE, 0));
 		u->wake_armed = true;
 	}
-	u->known = io->socket_count;
+	io->sockets_changed = false;
 	u->unarmed = 0;
 }
 
@@ -236,7 +236,7 @@ static void uring_submit(struct io *io)
 	struct io_uring_engine *u = (struct io_uring_engine *)io;
 
 	/* Buffers that are all in use end a receive: it is armed again when some came back. */
-	if ((u->unarmed != 0 && u->used_count < IO_RX_BUFFERS) || u->known != io->socket_count)
+	if ((u->unarmed != 0 && u->used_count < IO_RX_BUFFERS) || io->sockets_changed)
 		arm(u);
 	if (io_uring_sq_ready(&u->ring) != 0)
 		io_uring_submit_and_get_events(&u->ring);
@@ -257,6 +257,31 @@ static void uring_sleep(struct io *io, uint64_t timeout)
 						 timeout == UINT64_MAX ? NULL : &ts, NULL);
 	reap(u);
 	u->woken = false;
+}
+
+/* io_ops.remove: the receive holds the socket, and with it the address. */
+static void uring_remove(struct io *io, unsigned int index)
+{
+	struct io_uring_engine *u = (struct io_uring_engine *)io;
+	struct io_uring_sync_cancel_reg reg = {
+		.addr = USER_DATA(TAG_RECV, index),
+		.fd = -1,
+		.timeout = {.tv_sec = 1},
+	};
+	unsigned int n = 0;
+
+	if (io->sockets[index].armed) {
+		io_uring_register_sync_cancel(&u->ring, &reg);
+		io_uring_get_events(&u->ring);
+	}
+	reap(u);
+	for (unsigned int i = 0; i < u->received_count; i++) {
+		if (u->received[i].socket == index)
+			give_buffer(u, u->received[i].buffer);
+		else
+			u->received[n++] = u->received[i];
+	}
+	u->received_count = n;
 }
 
 /*
@@ -298,6 +323,7 @@ static const struct io_ops uring_ops = {
 	.send = uring_send,
 	.submit = uring_submit,
 	.sleep = uring_sleep,
+	.remove = uring_remove,
 };
 
 /*

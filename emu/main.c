@@ -109,8 +109,13 @@ static const char help[] =
 	"                 (net.core.rmem_max) holds.\n"
 	"  max_qp= max_qp_wr= max_sge= max_cq= max_cqe= max_mr= max_mw= max_pd= max_ah= max_srq=\n"
 	"  max_srq_wr= max_srq_sge= max_rd_atomic=\n"
+	"  max_inline= max_mcast_grp= max_mcast_qp_attach=\n"
 	"                 Limits of the device, as ibv_query_device(3) reports them, to test a\n"
-	"                 program against. Default: those of a modest adapter.\n"
+	"                 program against. Default: those of the profile.\n"
+	"  profile=NAME   Limits and capabilities of another device: connectx (an adapter of\n"
+	"                 NVIDIA's), rxe (Linux's own in software) or minimal (no more than a\n"
+	"                 device must have: no atomics, no inline data, 2 SGEs, one READ at a\n"
+	"                 time). Default: default.\n"
 	"\n"
 	"CONFIGURATION FILE\n"
 	"  An INI file. Section [daemon] has the keys socket, workers, io and log_level; each\n"
@@ -271,8 +276,11 @@ static void stop_workers(struct host *host)
 /* Destroys the devices that were made. */
 static void destroy_devices(struct host *host)
 {
-	while (host->device_count > 0)
-		device_destroy(host->device[--host->device_count]);
+	struct host_device *d;
+	unsigned int i;
+
+	host_for_each_device (host, i, d)
+		device_destroy(d);
 }
 
 /* Brings the daemon up, serves, and takes it down. @return 0 or a negative errno, complained */
@@ -286,26 +294,28 @@ static int run(const struct config *cfg, int ready_fd)
 	host.start = host_now();
 	host.workers = cfg->workers;
 	host.io = cfg->io;
-	for (unsigned int i = 0; i < cfg->device_count; i++) {
-		err = device_create(&cfg->device[i], host.device, i, &host.device[i]);
-		if (err != 0)
-			goto out_devices;
-		host.device_count++;
-	}
 	err = mapping_init();
 	if (err != 0) {
 		config_fail("", "SIGBUS: %s", strerror(-err));
-		goto out_devices;
+		return err;
 	}
-	err = worker_pages_create(&host);
+	mcast_init(&host.mcast);
+	err = shared_page_create(&host);
 	if (err != 0) {
 		config_fail("", "shared memory: %s", strerror(-err));
-		goto out_devices;
+		return err;
+	}
+	for (unsigned int i = 0; i < cfg->device_count; i++) {
+		struct host_device *d;
+
+		err = host_add_device(&host, &cfg->device[i], &d);
+		if (err != 0)
+			goto out_devices;
 	}
 	err = server_start(&server, &host, cfg->socket, error, sizeof(error));
 	if (err != 0) {
 		config_fail("", "%s", error);
-		goto out_pages;
+		goto out_devices;
 	}
 	for (unsigned int i = 0; i < host.workers; i++) {
 		err = worker_start(&host, i, error, sizeof(error));
@@ -322,7 +332,7 @@ static int run(const struct config *cfg, int ready_fd)
 		}
 	}
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	log_info("serving %u device%s at %s", host.device_count, host.device_count == 1 ? "" : "s",
+	log_info("serving %u device%s at %s", cfg->device_count, cfg->device_count == 1 ? "" : "s",
 		 cfg->socket);
 	if (ready_fd >= 0)
 		report_ready(ready_fd);
@@ -330,10 +340,9 @@ static int run(const struct config *cfg, int ready_fd)
 out_server:
 	server_stop(&server);
 	stop_workers(&host);
-out_pages:
-	worker_pages_destroy(&host);
 out_devices:
 	destroy_devices(&host);
+	shared_page_destroy(&host);
 	return err;
 }
 

@@ -25,8 +25,19 @@ struct mr_table;
 
 /* An entry of a port's GID table. */
 struct gid_entry {
-	uint8_t raw[16];  /* IPv4 as ::ffff:a.b.c.d; all 0: empty */
-	uint32_t ifindex; /* of the interface that has the address; 0: none */
+	uint8_t raw[16];	/* IPv4 as ::ffff:a.b.c.d */
+	uint32_t ifindex;	/* of the interface that has the address; 0: none */
+	_Atomic uint32_t valid; /* 0: empty, and raw may change */
+};
+
+/* What a device can do, by its profile. */
+enum device_feature {
+	DEVICE_ATOMICS = 1 << 0,
+	DEVICE_MEMORY_WINDOWS = 1 << 1,
+	DEVICE_ODP = 1 << 2, /* on-demand paging */
+	DEVICE_MEMORY = 1 << 3,
+	DEVICE_XRC = 1 << 4,
+	DEVICE_FEATURES_ALL = (1 << 5) - 1,
 };
 
 struct device {
@@ -36,12 +47,39 @@ struct device {
 	struct ibv_device_attr attr;
 	struct ibv_port_attr port_attr;
 	struct gid_entry gids[VERNIC_GID_MAX];
-	unsigned int gid_count;
+	_Atomic unsigned int gid_count; /* entries from this one on were never in use */
+	_Atomic uint32_t down;		/* the port is: nothing is sent, nothing received */
+	uint32_t features;   /* enum device_feature */
+	uint32_t max_inline; /* bytes */
 	uint32_t socket_buffer; /* bytes each of its sockets asks for; 0: what is best */
 	struct mr_table *mrs;
 	pthread_mutex_t atomic_lock; /* serialises atomics (IBV_ATOMIC_HCA) */
 	pthread_spinlock_t window_lock; /* of the bindings of all memory windows */
 };
+
+/* @return whether the device has a feature */
+static inline bool device_has(const struct device *dev, enum device_feature feature)
+{
+	return (dev->features & feature) != 0;
+}
+
+/* @return whether nothing goes in or out: the port is down */
+static inline bool device_is_down(const struct device *dev)
+{
+	return vernic_load_relaxed(&dev->down) != 0;
+}
+
+/*
+ * An entry of the GID table. Workers may call it at any time: what it returns stays as it is until
+ * their next quiescent state.
+ * @return NULL: it is empty, or past the table
+ */
+static inline const struct gid_entry *device_gid(const struct device *dev, uint32_t index)
+{
+	const struct gid_entry *g = &dev->gids[index];
+
+	return index < dev->gid_count && vernic_load_acquire(&g->valid) != 0 ? g : NULL;
+}
 
 struct pd {
 	struct device *dev;

@@ -231,7 +231,9 @@ static void inbox_send(struct worker *from, struct worker *to, const struct trai
 	item = atomic_load(&to->inbox_bytes) <= INBOX_LIMIT ? malloc(sizeof(*item) + t->payload.len)
 							    : NULL;
 	if (item == NULL) {
-		engine_not_sent(&from->engine, t, t->count);
+		/* To a group it was sent, whomever it does not reach. */
+		if (!t->group)
+			engine_not_sent(&from->engine, t, t->count);
 		return;
 	}
 	item->to = to;
@@ -246,11 +248,44 @@ static void inbox_send(struct worker *from, struct worker *to, const struct trai
 	op->ctx = item;
 }
 
+/* Sends a train to a QP of this daemon. Whether its device has that address, its engine checks. */
+static void worker_tx_local(struct worker *w, const struct train *t);
+
+/*
+ * Hands a train to the QPs of the group it is for, but not to the one that sent it: what arrives
+ * through a socket for those of its device, any other for those of private devices.
+ */
+static void worker_rx_group(struct worker *w, const struct train *t)
+{
+	bool wire = t->path->route == ROUTE_UDP;
+	const struct device *dev = wire ? udp_port_device(w->udp, t->path) : NULL;
+	const struct mcast_group *g = mcast_find(&w->host->mcast, dev, t->path->dgid);
+	const struct mcast_member *m;
+	struct train copy = *t;
+
+	if (g == NULL) {
+		/* It is counted as what reaches no QP is. */
+		engine_rx(&w->engine, t);
+		return;
+	}
+	copy.group = true;
+	cds_list_for_each_entry_rcu (m, &g->members, node) {
+		if (m->qpn == t->src_qpn && (!wire || device_owns_gid(dev, t->path->sgid)))
+			continue;
+		copy.dst_qpn = m->qpn;
+		worker_tx_local(w, &copy);
+	}
+}
+
 /* Hands in a train that arrived, past captures and tap. */
 static void worker_rx(struct engine *e, const struct train *t)
 {
 	struct worker *w = e->host;
 
+	if (t->dst_qpn == QPN_GROUP) {
+		worker_rx_group(w, t);
+		return;
+	}
 	/* One of this daemon's may have left from where a capture does not look. */
 	if (capture_active(&w->capture) && t->path->route == ROUTE_LOCAL) {
 		const struct qp *qp = engine_find_qp(e, t->dst_qpn);
@@ -297,12 +332,12 @@ static void inbox_release(struct worker *w)
 
 /* ---- what the engine asks of its host --------------------------------------------------- */
 
-/* Sends a train to a QP of this daemon. Whether its device has that address, its engine checks. */
+/* As declared above. */
 static void worker_tx_local(struct worker *w, const struct train *t)
 {
 	uint32_t owner = QPN_WORKER(t->dst_qpn);
 
-	if (owner == w->index)
+	if (owner == w->index || t->dst_qpn == QPN_GROUP)
 		worker_rx(&w->engine, t);
 	else if (owner < w->host->workers)
 		inbox_send(w, w->host->worker[owner], t);
@@ -320,6 +355,10 @@ static void worker_port_tx(struct worker *w, const struct device *dev, uint32_t 
 	struct packet_fate fate;
 	struct train captured;
 
+	if (device_is_down(dev)) {
+		engine_not_sent(&w->engine, t, t->count);
+		return;
+	}
 	switch ((enum route)t->path->route) {
 	case ROUTE_LOCAL:
 		if (capture) {
@@ -371,7 +410,9 @@ static void worker_route(struct engine *e, const struct device *dev, struct path
 	path->route = ROUTE_NONE;
 	path->max_train = LOCAL_MAX_TRAIN;
 	path->window = LOCAL_WINDOW;
-	if (host_owns_gid(w->host, path->dgid))
+	/* Private devices are a network of their own, whose groups the wire knows nothing of. */
+	if (gid_is_multicast(path->dgid) ? !((const struct host_device *)dev)->udp
+					 : host_owns_gid(w->host, path->dgid))
 		path->route = ROUTE_LOCAL;
 	else if (w->has_udp)
 		udp_port_route(w->udp, dev, path);
@@ -594,27 +635,44 @@ static void worker_loop(struct worker *w)
 	}
 }
 
+/* Binds the socket of an entry of a GID table. @return 0 or a negative errno with error written */
+static int worker_bind_one(struct worker *w, struct host_device *d, unsigned int index, char *error,
+			   size_t error_len)
+{
+	const struct gid_entry *gid = &d->dev.gids[index];
+	int err;
+
+	err = udp_port_add(w->udp, &d->dev, gid->raw, gid->ifindex, w->index, w->host->workers,
+			   error, error_len);
+	if (err == 0)
+		w->has_udp = true;
+	return err;
+}
+
+/* Binds the sockets of a device. @return 0 or a negative errno with error written */
+static int worker_bind_all(struct worker *w, struct host_device *d, char *error, size_t error_len)
+{
+	int err = 0;
+
+	for (unsigned int k = 0; err == 0 && k < d->dev.gid_count; k++) {
+		if (device_gid(&d->dev, k) != NULL && d->bound[k])
+			err = worker_bind_one(w, d, k, error, error_len);
+	}
+	return err;
+}
+
 /* Binds the sockets of all devices. @return 0 or a negative errno with w->error written */
 static int worker_bind(struct worker *w)
 {
-	for (unsigned int i = 0; i < w->host->device_count; i++) {
-		struct host_device *d = w->host->device[i];
+	struct host_device *d;
+	unsigned int i;
+	int err = 0;
 
-		for (unsigned int k = 0; k < d->dev.gid_count; k++) {
-			const struct gid_entry *gid = &d->dev.gids[k];
-			uint32_t scope = gid_is_link_local(gid->raw) ? gid->ifindex : 0;
-			int err;
-
-			if (!d->bound[k])
-				continue;
-			err = udp_port_add(w->udp, &d->dev, gid->raw, scope, w->index,
-					   w->host->workers, w->error, w->error_len);
-			if (err != 0)
-				return err;
-			w->has_udp = true;
-		}
+	host_for_each_device (w->host, i, d) {
+		if (err == 0)
+			err = worker_bind_all(w, d, w->error, w->error_len);
 	}
-	return 0;
+	return err;
 }
 
 /* Makes what the worker needs, on its own thread. @return 0 or a negative errno */
@@ -728,7 +786,7 @@ int worker_start(struct host *host, unsigned int index, char *error, size_t erro
 	}
 	w->host = host;
 	w->index = index;
-	w->page = &host->pages[index];
+	w->page = &host->page->worker[index];
 	w->error = error;
 	w->error_len = error_len;
 	w->patience = worker_choose_patience(host->workers);
@@ -896,6 +954,110 @@ void worker_capture_stop(struct worker *w, uint32_t id)
 	struct capture_call call = {.w = w, .id = id};
 
 	worker_call(w, worker_capture_stop_call, &call);
+}
+
+struct device_call {
+	struct worker *w;
+	struct host_device *d;
+	int index; /* of the GID table; -1: all */
+	const uint8_t *gid;
+	uint32_t ifindex;
+	char *error;
+	size_t error_len;
+};
+
+/* worker_call() of worker_bind_device() */
+static int worker_bind_device_call(void *arg)
+{
+	struct device_call *call = arg;
+
+	if (call->index < 0)
+		return worker_bind_all(call->w, call->d, call->error, call->error_len);
+	return worker_bind_one(call->w, call->d, (unsigned int)call->index, call->error,
+			       call->error_len);
+}
+
+int worker_bind_device(struct worker *w, struct host_device *d, int index, char *error,
+		       size_t error_len)
+{
+	struct device_call call = {
+		.w = w, .d = d, .index = index, .error = error, .error_len = error_len};
+
+	return worker_call(w, worker_bind_device_call, &call);
+}
+
+/* worker_call() of worker_unbind() */
+static int worker_unbind_call(void *arg)
+{
+	struct device_call *call = arg;
+
+	udp_port_remove(call->w->udp, &call->d->dev, call->gid);
+	return 0;
+}
+
+void worker_unbind(struct worker *w, struct host_device *d, const uint8_t *gid)
+{
+	struct device_call call = {.w = w, .d = d, .gid = gid};
+
+	worker_call(w, worker_unbind_call, &call);
+}
+
+/* worker_call() of worker_join() */
+static int worker_join_call(void *arg)
+{
+	struct device_call *call = arg;
+	int err;
+
+	err = udp_port_join(call->w->udp, &call->d->dev, call->gid, call->ifindex, call->error,
+			    call->error_len);
+	if (err == 0)
+		call->w->has_udp = true;
+	return err;
+}
+
+int worker_join(struct worker *w, struct host_device *d, const uint8_t gid[16], uint32_t ifindex,
+		char *error, size_t error_len)
+{
+	struct device_call call = {.w = w,
+				   .d = d,
+				   .gid = gid,
+				   .ifindex = ifindex,
+				   .error = error,
+				   .error_len = error_len};
+
+	return worker_call(w, worker_join_call, &call);
+}
+
+/* worker_call() of worker_fail_device() */
+static int worker_fail_device_call(void *arg)
+{
+	struct device_call *call = arg;
+
+	engine_fail_device(&call->w->engine, &call->d->dev);
+	return 0;
+}
+
+void worker_fail_device(struct worker *w, struct host_device *d)
+{
+	struct device_call call = {.w = w, .d = d};
+
+	worker_call(w, worker_fail_device_call, &call);
+}
+
+/* worker_call() of worker_forget_device() */
+static int worker_forget_device_call(void *arg)
+{
+	struct device_call *call = arg;
+
+	call->w->engine.device[call->index] = (struct qp_counters){0};
+	return 0;
+}
+
+void worker_forget_device(struct worker *w, uint32_t index)
+{
+	struct device_call call = {.w = w, .index = (int)index};
+
+	worker_call(w, worker_forget_device_call, &call);
 }
 
 struct fault_call {

@@ -64,6 +64,23 @@ int worker_wake_fd(const struct worker *w);
 void worker_add_doorbells(struct worker *w, struct doorbell_set *set);
 void worker_remove_doorbells(struct worker *w, struct doorbell_set *set);
 void worker_get_status(struct worker *w, struct worker_status *status);
+/*
+ * Binds the socket of an entry of the device's GID table; index -1: of all that want one. For
+ * workers 0, 1, ... in this order.
+ * @error: room for a one-line cause
+ * @return 0 or a negative errno
+ */
+int worker_bind_device(struct worker *w, struct host_device *d, int index, char *error,
+		       size_t error_len);
+/* Closes the sockets for an address or group; gid NULL: all of the device. */
+void worker_unbind(struct worker *w, struct host_device *d, const uint8_t *gid);
+/* Opens a socket for a group; as udp_port_join(). */
+int worker_join(struct worker *w, struct host_device *d, const uint8_t gid[16], uint32_t ifindex,
+		char *error, size_t error_len);
+/* All QPs of the device go to ERR. */
+void worker_fail_device(struct worker *w, struct host_device *d);
+/* What was counted for the device of this index goes: another one will have it. */
+void worker_forget_device(struct worker *w, uint32_t index);
 /* Capture number id; when worker_capture_stop() returns nothing more is put into its ring. */
 void worker_capture_start(struct worker *w, uint32_t id, const struct capture_params *params);
 void worker_capture_stop(struct worker *w, uint32_t id);

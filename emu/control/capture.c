@@ -21,11 +21,11 @@ struct client_capture {
 /* @return the device a request names, or NULL */
 static const struct device *capture_device(const struct host *host, const char *name)
 {
-	for (unsigned int i = 0; i < host->device_count; i++) {
-		if (strncmp(host->device[i]->dev.name, name, VERNIC_NAME_MAX) == 0)
-			return &host->device[i]->dev;
-	}
-	return NULL;
+	const struct host_device *d = NULL;
+
+	if (memchr(name, '\0', VERNIC_NAME_MAX) != NULL)
+		d = host_device_by_name(host, name);
+	return d != NULL ? &d->dev : NULL;
 }
 
 /* Has the workers end a capture. */

@@ -26,51 +26,56 @@
 static const struct {
 	int (*handle)(struct client *c, struct message *m);
 	bool device; /* a device must have been opened */
+	bool works;  /* and must not have failed since */
 } commands[VERNIC_CMD_COUNT] = {
 	[VERNIC_CMD_STATUS] = {handle_status, false},
 	[VERNIC_CMD_STATS] = {handle_stats, false},
 	[VERNIC_CMD_SYSFS] = {handle_sysfs, false},
 	[VERNIC_CMD_LIST_DEVICES] = {handle_list_devices, false},
 	[VERNIC_CMD_OPEN_DEVICE] = {handle_open_device, false},
-	[VERNIC_CMD_QUERY_DEVICE] = {handle_query_device, true},
-	[VERNIC_CMD_QUERY_PORT] = {handle_query_port, true},
-	[VERNIC_CMD_QUERY_GID] = {handle_query_gid, true},
-	[VERNIC_CMD_ALLOC_PD] = {handle_alloc_pd, true},
+	[VERNIC_CMD_QUERY_DEVICE] = {handle_query_device, true, true},
+	[VERNIC_CMD_QUERY_PORT] = {handle_query_port, true, true},
+	[VERNIC_CMD_QUERY_GID] = {handle_query_gid, true, true},
+	[VERNIC_CMD_ALLOC_PD] = {handle_alloc_pd, true, true},
 	[VERNIC_CMD_DEALLOC_PD] = {handle_dealloc_pd, true},
-	[VERNIC_CMD_REG_MR] = {handle_reg_mr, true},
+	[VERNIC_CMD_REG_MR] = {handle_reg_mr, true, true},
 	[VERNIC_CMD_DEREG_MR] = {handle_dereg_mr, true},
-	[VERNIC_CMD_REREG_MR] = {handle_rereg_mr, true},
-	[VERNIC_CMD_ADVISE_MR] = {handle_advise_mr, true},
-	[VERNIC_CMD_ALLOC_MW] = {handle_alloc_mw, true},
+	[VERNIC_CMD_REREG_MR] = {handle_rereg_mr, true, true},
+	[VERNIC_CMD_ADVISE_MR] = {handle_advise_mr, true, true},
+	[VERNIC_CMD_ALLOC_MW] = {handle_alloc_mw, true, true},
 	[VERNIC_CMD_DEALLOC_MW] = {handle_dealloc_mw, true},
-	[VERNIC_CMD_ALLOC_DM] = {handle_alloc_dm, true},
+	[VERNIC_CMD_ALLOC_DM] = {handle_alloc_dm, true, true},
 	[VERNIC_CMD_FREE_DM] = {handle_free_dm, true},
 	[VERNIC_CMD_IMPORT_DEVICE] = {handle_import_device, false},
-	[VERNIC_CMD_IMPORT_PD] = {handle_import_pd, true},
-	[VERNIC_CMD_IMPORT_MR] = {handle_import_mr, true},
-	[VERNIC_CMD_IMPORT_DM] = {handle_import_dm, true},
-	[VERNIC_CMD_CREATE_CHANNEL] = {handle_create_channel, true},
+	[VERNIC_CMD_IMPORT_PD] = {handle_import_pd, true, true},
+	[VERNIC_CMD_IMPORT_MR] = {handle_import_mr, true, true},
+	[VERNIC_CMD_IMPORT_DM] = {handle_import_dm, true, true},
+	[VERNIC_CMD_CREATE_CHANNEL] = {handle_create_channel, true, true},
 	[VERNIC_CMD_DESTROY_CHANNEL] = {handle_destroy_channel, true},
-	[VERNIC_CMD_CREATE_CQ] = {handle_create_cq, true},
+	[VERNIC_CMD_CREATE_CQ] = {handle_create_cq, true, true},
 	[VERNIC_CMD_DESTROY_CQ] = {handle_destroy_cq, true},
-	[VERNIC_CMD_CREATE_SRQ] = {handle_create_srq, true},
-	[VERNIC_CMD_MODIFY_SRQ] = {handle_modify_srq, true},
-	[VERNIC_CMD_QUERY_SRQ] = {handle_query_srq, true},
+	[VERNIC_CMD_CREATE_SRQ] = {handle_create_srq, true, true},
+	[VERNIC_CMD_MODIFY_SRQ] = {handle_modify_srq, true, true},
+	[VERNIC_CMD_QUERY_SRQ] = {handle_query_srq, true, true},
 	[VERNIC_CMD_DESTROY_SRQ] = {handle_destroy_srq, true},
-	[VERNIC_CMD_CREATE_QP] = {handle_create_qp, true},
-	[VERNIC_CMD_MODIFY_QP] = {handle_modify_qp, true},
-	[VERNIC_CMD_QUERY_QP] = {handle_query_qp, true},
+	[VERNIC_CMD_CREATE_QP] = {handle_create_qp, true, true},
+	[VERNIC_CMD_MODIFY_QP] = {handle_modify_qp, true, true},
+	[VERNIC_CMD_QUERY_QP] = {handle_query_qp, true, true},
 	[VERNIC_CMD_DESTROY_QP] = {handle_destroy_qp, true},
+	[VERNIC_CMD_ATTACH_MCAST] = {handle_attach_mcast, true, true},
+	[VERNIC_CMD_DETACH_MCAST] = {handle_detach_mcast, true},
+	[VERNIC_CMD_DEVICE_ADD] = {handle_device_add, false},
+	[VERNIC_CMD_DEVICE_ADMIN] = {handle_device_admin, false},
 	[VERNIC_CMD_CAPTURE] = {handle_capture, false},
 	[VERNIC_CMD_FAULT_ADD] = {handle_fault_add, false},
 	[VERNIC_CMD_FAULT_LIST] = {handle_fault_list, false},
 	[VERNIC_CMD_FAULT_CLEAR] = {handle_fault_clear, false},
-	[VERNIC_CMD_RESIZE_CQ] = {handle_resize_cq, true},
-	[VERNIC_CMD_MODIFY_CQ] = {handle_modify_cq, true},
-	[VERNIC_CMD_CREATE_WQ] = {handle_create_wq, true},
-	[VERNIC_CMD_MODIFY_WQ] = {handle_modify_wq, true},
+	[VERNIC_CMD_RESIZE_CQ] = {handle_resize_cq, true, true},
+	[VERNIC_CMD_MODIFY_CQ] = {handle_modify_cq, true, true},
+	[VERNIC_CMD_CREATE_WQ] = {handle_create_wq, true, true},
+	[VERNIC_CMD_MODIFY_WQ] = {handle_modify_wq, true, true},
 	[VERNIC_CMD_DESTROY_WQ] = {handle_destroy_wq, true},
-	[VERNIC_CMD_CREATE_RWQ_TABLE] = {handle_create_rwq_table, true},
+	[VERNIC_CMD_CREATE_RWQ_TABLE] = {handle_create_rwq_table, true, true},
 	[VERNIC_CMD_DESTROY_RWQ_TABLE] = {handle_destroy_rwq_table, true},
 };
 
@@ -118,38 +123,38 @@ void ring_memory_destroy(struct ring_memory *r)
 	munmap(r->base, r->size);
 }
 
-int worker_pages_create(struct host *host)
+int shared_page_create(struct host *host)
 {
 	char path[64];
 	void *base;
 	int fd, err;
 
-	host->pages_size = 4096;
-	err = shared_memory_create("vernic-workers", host->pages_size, &base, &fd);
+	host->page_size = 4096;
+	err = shared_memory_create("vernic-page", host->page_size, &base, &fd);
 	if (err != 0)
 		return err;
-	host->pages = base;
+	host->page = base;
 #ifdef F_SEAL_FUTURE_WRITE
 	/* From here on nobody can map it writable; our own mapping stays. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) {
-		host->pages_fd = fd;
+		host->page_fd = fd;
 		return 0;
 	}
 #endif
 	/* Without that seal (before Linux 5.1, gVisor): a descriptor that is read-only. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	host->pages_fd = open(path, O_RDONLY | O_CLOEXEC);
-	err = host->pages_fd < 0 ? -errno : 0;
+	host->page_fd = open(path, O_RDONLY | O_CLOEXEC);
+	err = host->page_fd < 0 ? -errno : 0;
 	close(fd);
 	if (err != 0)
-		munmap(base, host->pages_size);
+		munmap(base, host->page_size);
 	return err;
 }
 
-void worker_pages_destroy(struct host *host)
+void shared_page_destroy(struct host *host)
 {
-	close(host->pages_fd);
-	munmap(host->pages, host->pages_size);
+	close(host->page_fd);
+	munmap(host->page, host->page_size);
 }
 
 /* ---- asynchronous events ------------------------------------------------------------------ */
@@ -348,6 +353,8 @@ static int client_serve(struct client *c, const struct vernic_request *req, ssiz
 	    commands[req->command].handle == NULL ||
 	    (commands[req->command].device && c->device == NULL))
 		err = -EINVAL;
+	else if (commands[req->command].works && device_has_failed(c->device))
+		err = -EIO;
 	else
 		err = commands[req->command].handle(c, m);
 	if (err != 0) {

@@ -148,6 +148,8 @@ struct host_srq {
 };
 
 struct host_qp {
+	uint32_t type;	 /* enum ibv_qp_type */
+	uint32_t groups; /* multicast groups it is attached to */
 	struct qp *qp; /* touched by the worker only */
 	uint32_t qpn;
 	struct worker *worker;
@@ -249,11 +251,11 @@ void ring_memory_destroy(struct ring_memory *r);
 int shared_memory_create(const char *name, size_t size, void **base, int *fd);
 
 /*
- * A page of shared memory for all workers' struct vernic_worker_page; clients can only read it.
+ * Makes the struct vernic_shared_page; clients can only read it.
  * @return 0 or a negative errno
  */
-int worker_pages_create(struct host *host);
-void worker_pages_destroy(struct host *host);
+int shared_page_create(struct host *host);
+void shared_page_destroy(struct host *host);
 
 /* ---- handlers: one for each command; @return 0 or a negative errno ----------------------- */
 
@@ -298,10 +300,17 @@ int handle_create_qp(struct client *c, struct message *m);
 int handle_modify_qp(struct client *c, struct message *m);
 int handle_query_qp(struct client *c, struct message *m);
 int handle_destroy_qp(struct client *c, struct message *m);
+int handle_attach_mcast(struct client *c, struct message *m);
+int handle_detach_mcast(struct client *c, struct message *m);
+int handle_device_add(struct client *c, struct message *m);
+int handle_device_admin(struct client *c, struct message *m);
 int handle_capture(struct client *c, struct message *m);
 int handle_fault_add(struct client *c, struct message *m);
 int handle_fault_list(struct client *c, struct message *m);
 int handle_fault_clear(struct client *c, struct message *m);
+
+/* The QP is attached to no group any more. */
+void mcast_leave_all(struct client *c, struct host_qp *qp);
 
 /* ---- sharing: import.c ------------------------------------------------------------------- */
 

@@ -11,15 +11,19 @@ int handle_list_devices(struct client *c, struct message *m)
 {
 	struct vernic_device_info *info = &m->reply->list_devices;
 	uint32_t index = m->req->list_devices.index;
-	const struct device *dev;
+	const struct host_device *d;
+	unsigned int i;
 
-	if (index >= c->host->device_count)
-		return -ENODEV;
-	dev = &c->host->device[index]->dev;
-	memcpy(info->name, dev->name, sizeof(info->name));
-	info->node_guid = dev->node_guid;
-	info->index = index;
-	return 0;
+	/* The index of the list, in which there are no holes. */
+	host_for_each_device (c->host, i, d) {
+		if (index-- != 0)
+			continue;
+		memcpy(info->name, d->dev.name, sizeof(info->name));
+		info->node_guid = d->dev.node_guid;
+		info->index = d->dev.index;
+		return 0;
+	}
+	return -ENODEV;
 }
 
 /* Undoes what client_open_*() did of it, and ends the scanning of doorbells. */
@@ -50,6 +54,9 @@ void client_close_device(struct client *c)
 	if (c->mm != NULL)
 		mm_destroy(c->mm);
 	c->mm = NULL;
+	c->device->clients--;
+	if (c->device->clients == 0 && c->device->removed)
+		host_free_device(c->host, c->device);
 	c->device = NULL;
 }
 
@@ -108,22 +115,21 @@ int handle_open_device(struct client *c, struct message *m)
 {
 	const char *name = m->req->open_device.name;
 	size_t stride = round_up(sizeof(struct vernic_doorbell), 4096);
-	struct host_device *dev = NULL;
+	struct host_device *dev;
 	int mem_fd, err;
 
 	if (c->device != NULL)
 		return -EBUSY;
 	if (memchr(name, '\0', sizeof(m->req->open_device.name)) == NULL)
 		return -EINVAL;
-	for (unsigned int i = 0; i < c->host->device_count; i++) {
-		if (strcmp(c->host->device[i]->dev.name, name) == 0)
-			dev = c->host->device[i];
-	}
+	dev = host_device_by_name(c->host, name);
 	if (dev == NULL)
 		return -ENODEV;
 	/* An imported device, or a fresh connection's. */
 	if (c->shared->device != NULL && c->shared->device != dev)
 		return -EINVAL;
+	if (device_has_failed(dev))
+		return -EIO;
 	mem_fd = m->in_count > 0 ? m->in[0] : -1;
 	if (m->in_count > 0)
 		m->in[0] = -1;
@@ -132,9 +138,10 @@ int handle_open_device(struct client *c, struct message *m)
 	if (err != 0)
 		return err;
 	c->device = dev;
+	dev->clients++;
 	err = client_open_doorbells(c, m, stride);
 	if (err == 0)
-		err = message_add_dup(m, c->host->pages_fd);
+		err = message_add_dup(m, c->host->page_fd);
 	if (err == 0)
 		err = client_open_events(c, m);
 	for (unsigned int i = 0; err == 0 && i < c->host->workers; i++)
@@ -149,6 +156,7 @@ int handle_open_device(struct client *c, struct message *m)
 	m->reply->open_device.workers = c->host->workers;
 	m->reply->open_device.doorbell_stride = (uint32_t)stride;
 	m->reply->open_device.node_guid = dev->dev.node_guid;
+	m->reply->open_device.device_index = dev->dev.index;
 	return 0;
 }
 
@@ -172,11 +180,15 @@ int handle_query_gid(struct client *c, struct message *m)
 	uint32_t index = m->req->query_gid.index;
 	const struct gid_entry *gid;
 
-	if (index >= c->device->dev.gid_count)
+	if (index >= VERNIC_GID_MAX)
 		return -EINVAL;
-	gid = &c->device->dev.gids[index];
-	memcpy(m->reply->query_gid.gid, gid->raw, 16);
+	m->reply->query_gid.used = c->device->dev.gid_count;
 	m->reply->query_gid.type = IBV_GID_TYPE_ROCE_V2;
+	gid = device_gid(&c->device->dev, index);
+	/* An entry that is empty reads as zeros. */
+	if (gid == NULL)
+		return 0;
+	memcpy(m->reply->query_gid.gid, gid->raw, 16);
 	m->reply->query_gid.ifindex = gid->ifindex;
 	return 0;
 }

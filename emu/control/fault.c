@@ -74,11 +74,7 @@ void client_close_faults(struct client *c)
 /* @return whether the daemon has a device of this name */
 static bool device_exists(const struct host *host, const char *name)
 {
-	for (unsigned int i = 0; i < host->device_count; i++) {
-		if (strcmp(host->device[i]->dev.name, name) == 0)
-			return true;
-	}
-	return false;
+	return host_device_by_name(host, name) != NULL;
 }
 
 int handle_fault_add(struct client *c, struct message *m)

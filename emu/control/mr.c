@@ -20,12 +20,15 @@
 	(MR_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE)
 
 /* @return 0, or -EINVAL for rights that no MR can have */
-static int mr_check_access(uint32_t access)
+static int mr_check_access(const struct client *c, uint32_t access)
 {
 	if ((access & ~(uint32_t)MR_ACCESS_ACCEPTED) != 0)
 		return -EINVAL;
 	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
 	    (access & IBV_ACCESS_LOCAL_WRITE) == 0)
+		return -EINVAL;
+	if ((access & IBV_ACCESS_REMOTE_ATOMIC) != 0 &&
+	    !device_has(&c->device->dev, DEVICE_ATOMICS))
 		return -EINVAL;
 	return 0;
 }
@@ -117,7 +120,7 @@ int handle_reg_mr(struct client *c, struct message *m)
 	uint32_t handle;
 	int err;
 
-	if (pd == NULL || mr_check_access(access) != 0)
+	if (pd == NULL || mr_check_access(c, access) != 0)
 		return -EINVAL;
 	if (c->device->mrs >= (uint32_t)c->device->dev.attr.max_mr)
 		return -ENOMEM;
@@ -189,7 +192,7 @@ int handle_rereg_mr(struct client *c, struct message *m)
 		mr->mr.pd = pd;
 	}
 	if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
-		if (mr_check_access(access) != 0)
+		if (mr_check_access(c, access) != 0)
 			goto fail;
 		mr->mr.access = access & MR_ACCESS;
 	}

@@ -23,19 +23,23 @@ struct qp_layout {
  * Checks the capabilities asked for and makes them the actual ones.
  * @return 0 or -EINVAL
  */
-static int qp_check_cap(const struct ibv_device_attr *limits, struct ibv_qp_cap *cap, bool srq)
+static int qp_check_cap(const struct device *dev, struct ibv_qp_cap *cap, bool srq)
 {
+	const struct ibv_device_attr *limits = &dev->attr;
 	uint32_t max_wr = (uint32_t)limits->max_qp_wr;
 	uint32_t max_sge = (uint32_t)limits->max_sge;
 	uint32_t depth;
 
 	if (cap->max_send_wr > max_wr || cap->max_send_sge > max_sge ||
-	    cap->max_inline_data > VERNIC_MAX_INLINE)
+	    cap->max_inline_data > dev->max_inline)
 		return -EINVAL;
 	depth = round_up_pow2(cap->max_send_wr);
 	cap->max_send_wr = depth < max_wr ? depth : max_wr;
+	/* The room is there in any case: small payloads are copied. */
 	if (cap->max_inline_data < VERNIC_COPY_MAX)
 		cap->max_inline_data = VERNIC_COPY_MAX;
+	if (cap->max_inline_data > dev->max_inline)
+		cap->max_inline_data = dev->max_inline;
 	if (srq) {
 		/* Ignored, whatever they are. */
 		cap->max_recv_wr = 0;
@@ -58,6 +62,8 @@ static void qp_lay_out(struct qp_layout *l, const struct ibv_qp_cap *cap, bool s
 
 	l->sq_depth = round_up_pow2(cap->max_send_wr);
 	l->sq_data = (uint32_t)round_up(cap->max_inline_data, sizeof(struct vernic_sge));
+	if (l->sq_data < VERNIC_COPY_MAX)
+		l->sq_data = VERNIC_COPY_MAX;
 	l->sq_stride = (uint32_t)round_up(sizeof(struct vernic_send_wqe) + cap->max_send_sge * sge +
 						  l->sq_data,
 					  QP_SLOT_ALIGN);
@@ -244,7 +250,7 @@ int handle_create_qp(struct client *c, struct message *m)
 		return err;
 	if (pd == NULL || send_cq == NULL || recv_cq == NULL)
 		return -EINVAL;
-	err = qp_check_cap(&c->device->dev.attr, &cap, srq != NULL);
+	err = qp_check_cap(&c->device->dev, &cap, srq != NULL);
 	if (err != 0)
 		return err;
 	if (c->device->qps >= (uint32_t)c->device->dev.attr.max_qp)
@@ -268,6 +274,7 @@ int handle_create_qp(struct client *c, struct message *m)
 	qp->srq = srq;
 	qp->cap = cap;
 	qp->sq_sig_all = m->req->create_qp.sq_sig_all != 0;
+	qp->type = type;
 	params = qp_describe(c, qp, type, index, &layout);
 	call = (struct qp_call){.worker = qp->worker, .set = c->set[worker], .params = &params};
 	err = worker_call(qp->worker, qp_create_call, &call);
@@ -350,13 +357,15 @@ static uint32_t qp_remove(struct client *c, struct host_qp *qp, uint32_t index)
 	return call.srq_slot;
 }
 
-/* ibv_destroy_qp(3) */
+/* ibv_destroy_qp(3). @return EBUSY while it is attached to a multicast group */
 int handle_destroy_qp(struct client *c, struct message *m)
 {
 	struct host_qp *qp = handle_get(&c->qps, m->req->handle);
 
 	if (qp == NULL)
 		return -EINVAL;
+	if (qp->groups != 0)
+		return -EBUSY;
 	m->reply->modify_qp.srq_slot = qp_remove(c, qp, m->req->handle);
 	m->reply->modify_qp.state = IBV_QPS_RESET;
 	return 0;
@@ -367,7 +376,9 @@ void client_close_qps(struct client *c)
 	for (uint32_t h = 0; h < c->qps.used; h++) {
 		struct host_qp *qp = handle_get(&c->qps, h);
 
-		if (qp != NULL)
-			qp_remove(c, qp, h);
+		if (qp == NULL)
+			continue;
+		mcast_leave_all(c, qp);
+		qp_remove(c, qp, h);
 	}
 }

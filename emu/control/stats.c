@@ -169,11 +169,13 @@ static void json_qps(FILE *f, const struct stats *s, uint32_t device)
 /* One object for each device. */
 static void stats_json(FILE *f, const struct stats *s)
 {
+	const struct host_device *d;
 	bool first = true;
+	unsigned int i;
 
 	fprintf(f, "{\"devices\":[");
-	for (unsigned int i = 0; i < s->host->device_count; i++) {
-		const struct device *dev = &s->host->device[i]->dev;
+	host_for_each_device (s->host, i, d) {
+		const struct device *dev = &d->dev;
 		const struct qp_counters *c = &s->device[dev->index];
 
 		if (s->dev != NULL && s->dev != dev)
@@ -222,8 +224,11 @@ static void text_qps(FILE *f, const struct stats *s, const struct device *dev)
 
 static void stats_text(FILE *f, const struct stats *s)
 {
-	for (unsigned int i = 0; i < s->host->device_count; i++) {
-		const struct device *dev = &s->host->device[i]->dev;
+	const struct host_device *d;
+	unsigned int i;
+
+	host_for_each_device (s->host, i, d) {
+		const struct device *dev = &d->dev;
 		const struct qp_counters *c = &s->device[dev->index];
 
 		if (s->dev != NULL && s->dev != dev)
@@ -248,16 +253,18 @@ static void stats_explain(FILE *f)
 static int stats_find_device(const struct host *host, const char name[VERNIC_NAME_MAX],
 			     const struct device **dev)
 {
+	const struct host_device *d;
+
 	*dev = NULL;
 	if (memchr(name, '\0', VERNIC_NAME_MAX) == NULL)
 		return -EINVAL;
 	if (name[0] == '\0')
 		return 0;
-	for (unsigned int i = 0; i < host->device_count; i++) {
-		if (strcmp(host->device[i]->dev.name, name) == 0)
-			*dev = &host->device[i]->dev;
-	}
-	return *dev != NULL ? 0 : -ENODEV;
+	d = host_device_by_name(host, name);
+	if (d == NULL)
+		return -ENODEV;
+	*dev = &d->dev;
+	return 0;
 }
 
 /*

@@ -94,17 +94,25 @@ static void json_worker(FILE *f, unsigned int index, const struct worker_status 
 	fprintf(f, "}");
 }
 
-static void json_device(FILE *f, unsigned int index, const struct host_device *d)
+static void json_device(FILE *f, bool first, const struct host_device *d)
 {
 	char guid[20], text[INET6_ADDRSTRLEN];
 
-	fprintf(f, "%s{\"name\":\"%s\",\"guid\":\"%s\",\"mtu\":%u,\"port\":\"%s\",\"gids\":[",
-		index != 0 ? "," : "", d->dev.name, status_guid(d->dev.node_guid, guid),
-		128u << d->dev.port_attr.active_mtu, d->udp ? "udp" : "local");
-	for (unsigned int i = 0; i < d->dev.gid_count; i++)
-		fprintf(f, "%s{\"address\":\"%s\",\"ifindex\":%u,\"socket\":%s}", i != 0 ? "," : "",
-			device_format_gid(d->dev.gids[i].raw, text), d->dev.gids[i].ifindex,
-			d->bound[i] ? "true" : "false");
+	fprintf(f,
+		"%s{\"name\":\"%s\",\"guid\":\"%s\",\"mtu\":%u,\"port\":\"%s\","
+		"\"state\":\"%s\",\"profile\":\"%s\",\"gids\":[",
+		first ? "" : ",", d->dev.name, status_guid(d->dev.node_guid, guid),
+		128u << d->dev.port_attr.active_mtu, d->udp ? "udp" : "local", device_state(d),
+		config_profile_name(d->profile));
+	first = true;
+	for (unsigned int i = 0; i < d->dev.gid_count; i++) {
+		if (device_gid(&d->dev, i) == NULL)
+			continue;
+		fprintf(f, "%s{\"index\":%u,\"address\":\"%s\",\"ifindex\":%u,\"socket\":%s}",
+			first ? "" : ",", i, device_format_gid(d->dev.gids[i].raw, text),
+			d->dev.gids[i].ifindex, d->bound[i] ? "true" : "false");
+		first = false;
+	}
 	fprintf(f, "],\"pd\":%u,\"mr\":%u,\"cq\":%u,\"srq\":%u,\"qp\":%u}", d->pds, d->mrs, d->cqs,
 		d->srqs, d->qps);
 }
@@ -124,7 +132,8 @@ static void status_json(FILE *f, struct client *asking)
 {
 	const struct server *s = asking->server;
 	const struct host *host = asking->host;
-	unsigned int omitted = 0;
+	const struct host_device *d;
+	unsigned int omitted = 0, i;
 	bool first = true;
 	struct client *c;
 
@@ -133,15 +142,18 @@ static void status_json(FILE *f, struct client *asking)
 		(double)(host_now() - host->start) / 1e9);
 	json_string(f, s->path);
 	fprintf(f, ",\"workers\":[");
-	for (unsigned int i = 0; i < host->workers; i++) {
+	for (i = 0; i < host->workers; i++) {
 		struct worker_status status;
 
 		worker_get_status(host->worker[i], &status);
 		json_worker(f, i, &status);
 	}
 	fprintf(f, "],\"devices\":[");
-	for (unsigned int i = 0; i < host->device_count; i++)
-		json_device(f, i, host->device[i]);
+	host_for_each_device (host, i, d) {
+		json_device(f, first, d);
+		first = false;
+	}
+	first = true;
 	fprintf(f, "],\"clients\":[");
 	cds_list_for_each_entry (c, &s->clients, node) {
 		if (c == asking)
@@ -174,12 +186,15 @@ static void text_device(FILE *f, const struct host_device *d)
 {
 	char guid[20], text[INET6_ADDRSTRLEN];
 
-	fprintf(f, "device %s: GUID %s, MTU %u, %s\n", d->dev.name,
+	fprintf(f, "device %s: GUID %s, MTU %u, %s, %s\n", d->dev.name,
 		status_guid(d->dev.node_guid, guid), 128u << d->dev.port_attr.active_mtu,
-		d->udp ? "UDP port 4791" : "private");
-	for (unsigned int i = 0; i < d->dev.gid_count; i++)
+		d->udp ? "UDP port 4791" : "private", device_state(d));
+	for (unsigned int i = 0; i < d->dev.gid_count; i++) {
+		if (device_gid(&d->dev, i) == NULL)
+			continue;
 		fprintf(f, "  GID %-2u %s%s\n", i, device_format_gid(d->dev.gids[i].raw, text),
 			d->bound[i] ? " (socket)" : "");
+	}
 	fprintf(f, "  in use: %u PDs, %u MRs, %u CQs, %u SRQs, %u QPs\n", d->pds, d->mrs, d->cqs,
 		d->srqs, d->qps);
 }
@@ -200,19 +215,20 @@ static void status_text(FILE *f, struct client *asking)
 	const struct server *s = asking->server;
 	const struct host *host = asking->host;
 	uint64_t uptime = (host_now() - host->start) / UINT64_C(1000000000);
-	unsigned int omitted = 0;
+	const struct host_device *d;
+	unsigned int omitted = 0, i;
 	struct client *c;
 
 	fprintf(f, "vernicd %s, PID %d, up %" PRIu64 " s, socket %s\n", VERNIC_VERSION,
 		(int)getpid(), uptime, s->path);
-	for (unsigned int i = 0; i < host->workers; i++) {
+	for (i = 0; i < host->workers; i++) {
 		struct worker_status status;
 
 		worker_get_status(host->worker[i], &status);
 		text_worker(f, i, &status);
 	}
-	for (unsigned int i = 0; i < host->device_count; i++)
-		text_device(f, host->device[i]);
+	host_for_each_device (host, i, d)
+		text_device(f, d);
 	cds_list_for_each_entry (c, &s->clients, node) {
 		if (c == asking)
 			continue;

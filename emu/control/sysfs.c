@@ -4,9 +4,10 @@
  *
  * Theory of operation
  * -------------------
- * The tree is made once; only counters change. The preload library has the daemon rewrite a
- * counter's file before a program opens it. Rewriting is a new file that takes the old one's name:
- * whoever is reading the old one reads on in it.
+ * The tree is made once. Counters change: the preload library has the daemon rewrite a counter's
+ * file before a program opens it. What administration changes is rewritten when that happens.
+ * Rewriting is a new file that takes the old one's name: whoever is reading the old one reads on in
+ * it. A device's directories come as a whole and go as a whole, likewise.
  *
  * The top is for the daemon's user only, as the socket is; below it rights are those of sysfs. A
  * file in the top marks the tree as made by a daemon: nothing else is ever removed.
@@ -32,8 +33,11 @@
 #include "control.h"
 
 #define SYSFS_MARK ".made-by-vernicd"
-#define SYSFS_NEW ".new" /* in the top: a file before it takes its place */
+#define SYSFS_NEW ".new" /* in the top: what takes its place, or has just lost it */
 #define SYSFS_CLASS "class/infiniband"
+#define SYSFS_VERBS "class/infiniband_verbs"
+#define SYSFS_DEV "dev/infiniband" /* of /dev, in the same tree */
+#define SYSFS_PCI_VENDOR 0xfffe	   /* nobody's */
 /* Directories in one another that a tree may have; a deeper one is not ours to remove. */
 #define SYSFS_DEPTH 12
 
@@ -199,6 +203,32 @@ static int make_counters(int at, const char *name, const struct counter_info *in
 	return err;
 }
 
+/*
+ * Writes what is to be seen of an entry of the GID table: zeros where it is empty, and then neither
+ * type nor interface, which on Linux are files that cannot be read.
+ */
+static int make_gid(int gids, int types, int ndevs, const struct device *dev, unsigned int index)
+{
+	static const uint8_t zeros[16];
+	const struct gid_entry *entry = device_gid(dev, index);
+	const uint8_t *g = entry != NULL ? entry->raw : zeros;
+	char name[16], ifname[IF_NAMESIZE];
+	int err = 0;
+
+	snprintf(name, sizeof(name), "%u", index);
+	STEP(err, make_file(gids, name,
+			    "%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:"
+			    "%02x%02x:%02x%02x\n",
+			    g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7], g[8], g[9], g[10],
+			    g[11], g[12], g[13], g[14], g[15]));
+	if (entry == NULL)
+		return err;
+	STEP(err, make_file(types, name, "RoCE v2\n"));
+	if (entry->ifindex != 0 && if_indextoname(entry->ifindex, ifname) != NULL)
+		STEP(err, make_file(ndevs, name, "%s\n", ifname));
+	return err;
+}
+
 /* gids/, gid_attrs/types/, gid_attrs/ndevs/ */
 static int make_gids(int at, const struct device *dev)
 {
@@ -206,22 +236,8 @@ static int make_gids(int at, const struct device *dev)
 	int types = make_dir(attrs, "types", 0755), ndevs = make_dir(attrs, "ndevs", 0755);
 	int err = gids < 0 ? gids : attrs < 0 ? attrs : types < 0 ? types : ndevs < 0 ? ndevs : 0;
 
-	for (unsigned int i = 0; err == 0 && i < dev->gid_count; i++) {
-		const uint8_t *g = dev->gids[i].raw;
-		char name[16], ifname[IF_NAMESIZE];
-
-		snprintf(name, sizeof(name), "%u", i);
-		STEP(err, make_file(gids, name,
-				    "%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:"
-				    "%02x%02x:%02x%02x\n",
-				    g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7], g[8], g[9],
-				    g[10], g[11], g[12], g[13], g[14], g[15]));
-		STEP(err, make_file(types, name, "RoCE v2\n"));
-		/* Linux has a file that cannot be read where there is no interface. */
-		if (dev->gids[i].ifindex != 0 &&
-		    if_indextoname(dev->gids[i].ifindex, ifname) != NULL)
-			STEP(err, make_file(ndevs, name, "%s\n", ifname));
-	}
+	for (unsigned int i = 0; i < VERNIC_GID_MAX; i++)
+		STEP(err, make_gid(gids, types, ndevs, dev, i));
 	close(gids);
 	close(attrs);
 	close(types);
@@ -266,9 +282,35 @@ static int make_port(int ports, const struct device *dev)
 	return err;
 }
 
-static int make_device(int class, const struct device *dev)
+/* device/: what is to be seen of the adapter's place in the machine. There is none: any is near. */
+static int make_place(int at)
 {
-	int at = make_dir(class, dev->name, 0755), ports;
+	long cpus = sysconf(_SC_NPROCESSORS_CONF);
+	int dir = make_dir(at, "device", 0755);
+	int err = 0;
+
+	if (dir < 0)
+		return dir;
+	STEP(err, make_file(dir, "class", "0x020700\n")); /* an InfiniBand controller */
+	STEP(err, make_file(dir, "vendor", "0x%04x\n", SYSFS_PCI_VENDOR));
+	STEP(err, make_file(dir, "device", "0x0001\n"));
+	STEP(err, make_file(dir, "subsystem_vendor", "0x%04x\n", SYSFS_PCI_VENDOR));
+	STEP(err, make_file(dir, "subsystem_device", "0x0001\n"));
+	STEP(err, make_file(dir, "max_link_speed", "16.0 GT/s PCIe\n"));
+	STEP(err, make_file(dir, "max_link_width", "16\n"));
+	STEP(err, make_file(dir, "current_link_speed", "16.0 GT/s PCIe\n"));
+	STEP(err, make_file(dir, "current_link_width", "16\n"));
+	STEP(err, make_file(dir, "numa_node", "-1\n"));
+	STEP(err, cpus > 1 ? make_file(dir, "local_cpulist", "0-%ld\n", cpus - 1)
+			   : make_file(dir, "local_cpulist", "0\n"));
+	close(dir);
+	return err;
+}
+
+/* Makes NAME of class/infiniband in a directory. */
+static int make_device(int class, const char *name, const struct device *dev)
+{
+	int at = make_dir(class, name, 0755), ports;
 	int err = 0;
 
 	if (at < 0)
@@ -281,6 +323,7 @@ static int make_device(int class, const struct device *dev)
 	STEP(err, make_file(at, "hw_rev", "%x\n", dev->attr.hw_ver));
 	STEP(err, make_file(at, "hca_type", "Vernic\n"));
 	STEP(err, make_file(at, "board_id", "Vernic\n"));
+	STEP(err, make_place(at));
 	ports = err == 0 ? make_dir(at, "ports", 0755) : err;
 	STEP(err, ports < 0 ? ports : make_port(ports, dev));
 	if (ports >= 0)
@@ -289,23 +332,89 @@ static int make_device(int class, const struct device *dev)
 	return err;
 }
 
-/*
- * class/ of all devices. Of infiniband_verbs/ there is the version alone: its devices would have a
- * stock libibverbs look for what is not there.
- */
+/* Makes uverbsN of class/infiniband_verbs in a directory. Device 231:192 is uverbs0 in Linux. */
+static int make_uverbs(int class, const char *name, const struct device *dev)
+{
+	int at = make_dir(class, name, 0755);
+	int err = 0;
+
+	if (at < 0)
+		return at;
+	STEP(err, make_file(at, "ibdev", "%s\n", dev->name));
+	STEP(err, make_file(at, "abi_version", "1\n"));
+	STEP(err, make_file(at, "dev", "231:%u\n", 192 + dev->index));
+	STEP(err, make_file(at, "uevent", "MAJOR=231\nMINOR=%u\nDEVNAME=infiniband/uverbs%u\n",
+			    192 + dev->index, dev->index));
+	STEP(err, make_place(at));
+	close(at);
+	return err;
+}
+
+/* What make_device() and make_uverbs() are. */
+typedef int (*make_fn)(int class, const char *name, const struct device *dev);
+
+/* Removes the directory that is being made, or was taken away. @return 0 or a negative errno */
+static int remove_new(int top)
+{
+	int fd = openat(top, SYSFS_NEW, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	empty_dir(fd, SYSFS_DEPTH);
+	close(fd);
+	return unlinkat(top, SYSFS_NEW, AT_REMOVEDIR) != 0 ? -errno : 0;
+}
+
+/* Makes a device's directory under another name first, and puts it in its place. */
+static int place_dir(int top, make_fn make, const char *path, const struct device *dev)
+{
+	int err = make(top, SYSFS_NEW, dev);
+
+	if (err == 0 && renameat(top, SYSFS_NEW, top, path) != 0)
+		err = -errno;
+	if (err != 0)
+		remove_new(top);
+	return err;
+}
+
+/* Both directories of a device, and its device file. */
+static int place_device(int top, const struct device *dev)
+{
+	char device[PATH_MAX], verbs[PATH_MAX];
+	int err = 0;
+
+	snprintf(device, sizeof(device), SYSFS_CLASS "/%s", dev->name);
+	snprintf(verbs, sizeof(verbs), SYSFS_VERBS "/uverbs%u", dev->index);
+	STEP(err, place_dir(top, make_device, device, dev));
+	STEP(err, place_dir(top, make_uverbs, verbs, dev));
+	snprintf(device, sizeof(device), SYSFS_DEV "/uverbs%u", dev->index);
+	STEP(err, make_file(top, device, "%s", ""));
+	/* It looks as if it could be opened: our libibverbs does not, and nobody else has to. */
+	if (err == 0 && fchmodat(top, device, 0666, 0) != 0)
+		err = -errno;
+	return err;
+}
+
+/* class/ and dev/ of all devices. */
 static int make_tree(int top, const struct host *host)
 {
 	int class = make_dir(top, "class", 0755);
 	int verbs = make_dir(class, "infiniband_verbs", 0755);
 	int devices = make_dir(class, "infiniband", 0755);
+	int dev = make_dir(top, "dev", 0755), files = make_dir(dev, "infiniband", 0755);
 	int err = class < 0 ? class : verbs < 0 ? verbs : devices < 0 ? devices : 0;
+	const struct host_device *d;
+	unsigned int i;
 
+	STEP(err, dev < 0 ? dev : files < 0 ? files : 0);
 	STEP(err, make_file(verbs, "abi_version", "6\n"));
-	for (unsigned int i = 0; i < host->device_count; i++)
-		STEP(err, make_device(devices, &host->device[i]->dev));
+	host_for_each_device (host, i, d)
+		STEP(err, place_device(top, &d->dev));
 	close(class);
 	close(verbs);
 	close(devices);
+	close(dev);
+	close(files);
 	return err;
 }
 
@@ -346,6 +455,98 @@ void sysfs_destroy(struct sysfs *s)
 	s->dir = -1;
 }
 
+/* ---- what administration changes ---------------------------------------------------------- */
+
+/* The tree was not brought up to date. */
+static void complain(const char *name, int err)
+{
+	if (err != 0)
+		log_warning("%s is out of date in the sysfs tree: %s", name, strerror(-err));
+}
+
+/* Takes a directory away as a whole. */
+static int take_dir(int top, const char *path)
+{
+	return renameat(top, path, top, SYSFS_NEW) != 0 ? -errno : remove_new(top);
+}
+
+void sysfs_add_device(const struct sysfs *s, const struct device *dev)
+{
+	if (s->dir >= 0)
+		complain(dev->name, place_device(s->dir, dev));
+}
+
+void sysfs_remove_device(const struct sysfs *s, const struct device *dev)
+{
+	char path[PATH_MAX];
+	int err = 0;
+
+	if (s->dir < 0)
+		return;
+	snprintf(path, sizeof(path), SYSFS_CLASS "/%s", dev->name);
+	STEP(err, take_dir(s->dir, path));
+	snprintf(path, sizeof(path), SYSFS_VERBS "/uverbs%u", dev->index);
+	STEP(err, take_dir(s->dir, path));
+	snprintf(path, sizeof(path), SYSFS_DEV "/uverbs%u", dev->index);
+	if (err == 0 && unlinkat(s->dir, path, 0) != 0)
+		err = -errno;
+	complain(dev->name, err);
+}
+
+/* Moves a file that make_*() made in the top to a port's directory. */
+static int move_file(int top, const char *name, const struct device *dev)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), SYSFS_CLASS "/%s/ports/1/%s", dev->name, name);
+	return renameat(top, name, top, path) != 0 ? -errno : 0;
+}
+
+void sysfs_update_port(const struct sysfs *s, const struct device *dev)
+{
+	int err = 0;
+
+	if (s->dir < 0)
+		return;
+	STEP(err, make_state(s->dir, &dev->port_attr));
+	STEP(err, move_file(s->dir, "state", dev));
+	STEP(err, move_file(s->dir, "phys_state", dev));
+	complain(dev->name, err);
+}
+
+void sysfs_update_gid(const struct sysfs *s, const struct device *dev, unsigned int index)
+{
+	int gids, types, ndevs, err = 0;
+	char name[16], path[PATH_MAX];
+
+	if (s->dir < 0)
+		return;
+	/* Three directories of one file each, so that each gets its name at once. */
+	gids = make_dir(s->dir, ".gids", 0700);
+	types = make_dir(s->dir, ".types", 0700);
+	ndevs = make_dir(s->dir, ".ndevs", 0700);
+	err = gids < 0 ? gids : types < 0 ? types : ndevs < 0 ? ndevs : 0;
+	STEP(err, make_gid(gids, types, ndevs, dev, index));
+	snprintf(name, sizeof(name), "%u", index);
+	for (unsigned int i = 0; i < 3; i++) {
+		static const char *const from[] = {".gids", ".types", ".ndevs"};
+		static const char *const to[] = {"gids", "gid_attrs/types", "gid_attrs/ndevs"};
+		int fds[] = {gids, types, ndevs};
+
+		snprintf(path, sizeof(path), SYSFS_CLASS "/%s/ports/1/%s/%s", dev->name, to[i],
+			 name);
+		if (err == 0 && renameat(fds[i], name, s->dir, path) != 0 &&
+		    (errno != ENOENT || (unlinkat(s->dir, path, 0) != 0 && errno != ENOENT)))
+			err = -errno;
+		if (fds[i] >= 0)
+			close(fds[i]);
+		unlinkat(s->dir, from[i], AT_REMOVEDIR);
+	}
+	complain(dev->name, err);
+}
+
+/* ---- counters ----------------------------------------------------------------------------- */
+
 /* Finds a counter by its name. @return NULL: there is none */
 static const struct counter_info *find_counter(const struct counter_info *info, unsigned int count,
 					       const char *name)
@@ -364,8 +565,13 @@ static const struct counter_info *find_path(const struct host *host, const char 
 	static const char counters[] = "/ports/1/counters/", hw[] = "/ports/1/hw_counters/";
 	const char *rest = strchr(path, '/');
 
-	for (unsigned int i = 0; rest != NULL && i < host->device_count; i++) {
-		*dev = &host->device[i]->dev;
+	const struct host_device *d;
+	unsigned int i;
+
+	if (rest == NULL)
+		return NULL;
+	host_for_each_device (host, i, d) {
+		*dev = &d->dev;
 		if (strlen((*dev)->name) != (size_t)(rest - path) ||
 		    memcmp((*dev)->name, path, (size_t)(rest - path)) != 0)
 			continue;

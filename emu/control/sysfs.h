@@ -25,6 +25,12 @@ void sysfs_create(struct sysfs *s, const struct host *host, const char *socket);
 /* Removes the tree, unless it is not ours any more. */
 void sysfs_destroy(struct sysfs *s);
 
+/* Devices come and go, ports go up and down, GIDs change: the tree follows, or it is logged. */
+void sysfs_add_device(const struct sysfs *s, const struct device *dev);
+void sysfs_remove_device(const struct sysfs *s, const struct device *dev);
+void sysfs_update_port(const struct sysfs *s, const struct device *dev);
+void sysfs_update_gid(const struct sysfs *s, const struct device *dev, unsigned int index);
+
 /*
  * Brings a counter's file up to date.
  * @path: below class/infiniband, "DEVICE/ports/1/[hw_]counters/NAME"

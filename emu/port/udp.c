@@ -57,8 +57,9 @@ static_assert(MAX_TRAIN / 256 <= sizeof(((struct packet_fate *)0)->ip_id) / size
 	      "a place for each packet");
 
 struct udp_socket {
-	int fd;
+	int fd; /* -1: closed, dev is NULL */
 	bool ipv6;
+	bool group; /* gid is a multicast group's: receives only */
 	const struct device *dev;
 	uint8_t gid[16];
 	uint32_t ifindex;
@@ -97,7 +98,7 @@ struct udp_port {
 	struct udp_counters counters;
 };
 
-/* Fills in a socket address, port 4791. @scope: of a link-local one */
+/* Fills in a socket address, port 4791. @scope: index of the interface, for a link-local one */
 static void address_from_gid(union io_address *a, const uint8_t gid[16], uint32_t scope)
 {
 	memset(a, 0, sizeof(*a));
@@ -109,7 +110,7 @@ static void address_from_gid(union io_address *a, const uint8_t gid[16], uint32_
 		a->in6.sin6_family = AF_INET6;
 		a->in6.sin6_port = htons(ROCE_UDP_PORT);
 		memcpy(&a->in6.sin6_addr, gid, 16);
-		if (gid_is_link_local(gid))
+		if (gid_is_link_local(gid) || IN6_IS_ADDR_MC_LINKLOCAL(&a->in6.sin6_addr))
 			a->in6.sin6_scope_id = scope;
 	}
 }
@@ -139,8 +140,10 @@ struct udp_port *udp_port_create(struct io *io, struct engine *e, udp_port_rx_fn
 
 void udp_port_destroy(struct udp_port *p)
 {
-	for (unsigned int i = 0; i < p->socket_count; i++)
-		close(p->sockets[i].fd);
+	for (unsigned int i = 0; i < p->socket_count; i++) {
+		if (p->sockets[i].fd >= 0)
+			close(p->sockets[i].fd);
+	}
 	free(p->bursts);
 	free(p);
 }
@@ -257,10 +260,45 @@ static uint8_t get_hop_limit(int fd, bool ipv6)
 	return (uint8_t)value;
 }
 
+/* @return a socket's entry that is free, or NULL */
+static struct udp_socket *new_socket(struct udp_port *p)
+{
+	for (unsigned int i = 0; i < p->socket_count; i++) {
+		if (p->sockets[i].fd < 0)
+			return &p->sockets[i];
+	}
+	return p->socket_count < PORT_SOCKETS ? &p->sockets[p->socket_count] : NULL;
+}
+
+/* An entry is in use from here on. */
+static void keep_socket(struct udp_port *p, const struct udp_socket *s)
+{
+	if (s == &p->sockets[p->socket_count])
+		p->socket_count++;
+}
+
+/*
+ * Where multicast leaves, and how far it goes; the kernel's default is one hop. Without it nothing
+ * but multicast suffers.
+ */
+static void set_multicast(int fd, bool ipv6, uint32_t ifindex)
+{
+	const struct ip_mreqn interface = {.imr_ifindex = (int)ifindex};
+	const int index = (int)ifindex, hops = FRAME_HOP_LIMIT;
+
+	if (ipv6) {
+		setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, &index, sizeof(index));
+		setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, &hops, sizeof(hops));
+	} else {
+		setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &interface, sizeof(interface));
+		setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &hops, sizeof(hops));
+	}
+}
+
 int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], uint32_t ifindex,
 		 uint32_t worker, uint32_t workers, char *error, size_t error_len)
 {
-	struct udp_socket *s = &p->sockets[p->socket_count];
+	struct udp_socket *s = new_socket(p);
 	bool ipv6 = !gid_is_ipv4(gid);
 	const char *cause = "bind";
 	char text[INET6_ADDRSTRLEN];
@@ -270,7 +308,7 @@ int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], 
 
 	address_from_gid(&a, gid, ifindex);
 	inet_ntop(ipv6 ? AF_INET6 : AF_INET, ipv6 ? gid : gid + 12, text, sizeof(text));
-	if (p->socket_count == PORT_SOCKETS)
+	if (!s)
 		goto fail;
 	ret = worker == 0 ? probe_address(&a, len) : 0;
 	if (ret != 0)
@@ -284,14 +322,8 @@ int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], 
 	ret = set_options(fd, ipv6, &cause);
 	if (ret != 0)
 		goto fail;
-	*s = (struct udp_socket){.fd = fd, .ipv6 = ipv6, .dev = dev, .ifindex = ifindex};
-	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, dev->socket_buffer);
-	s->window = set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, dev->socket_buffer) / 2;
-	s->hop_limit = get_hop_limit(fd, ipv6);
-	memcpy(s->gid, gid, sizeof(s->gid));
-	s->local.ipv6 = ipv6;
-	s->local.src_port = s->local.dst_port = ROCE_UDP_PORT;
-	icrc_address_bytes(s->local.src, gid, ipv6);
+	if (ifindex != 0)
+		set_multicast(fd, ipv6, ifindex);
 	cause = "bind";
 	if (bind(fd, &a.sa, len) != 0) {
 		ret = -errno;
@@ -307,7 +339,15 @@ int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], 
 	ret = io_add_socket(p->io, fd, s);
 	if (ret != 0)
 		goto fail;
-	p->socket_count++;
+	*s = (struct udp_socket){.fd = fd, .ipv6 = ipv6, .dev = dev, .ifindex = ifindex};
+	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, dev->socket_buffer);
+	s->window = set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, dev->socket_buffer) / 2;
+	s->hop_limit = get_hop_limit(fd, ipv6);
+	memcpy(s->gid, gid, sizeof(s->gid));
+	s->local.ipv6 = ipv6;
+	s->local.src_port = s->local.dst_port = ROCE_UDP_PORT;
+	icrc_address_bytes(s->local.src, gid, ipv6);
+	keep_socket(p, s);
 	return 0;
 fail:
 	snprintf(error, error_len, "cannot use %s, UDP port %d: %s: %s", text, ROCE_UDP_PORT, cause,
@@ -317,12 +357,89 @@ fail:
 	return ret;
 }
 
+/*
+ * Joins a group; of others on the same host it receives nothing.
+ * @return 0 or a negative errno
+ */
+static int join(int fd, const uint8_t gid[16], bool ipv6, uint32_t ifindex)
+{
+	struct ip_mreqn v4 = {.imr_ifindex = (int)ifindex};
+	struct ipv6_mreq v6 = {.ipv6mr_interface = ifindex};
+	int one = 1, zero = 0;
+
+	/* Other daemons of this host may want it too. */
+	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0)
+		return -errno;
+	if (ipv6) {
+		memcpy(&v6.ipv6mr_multiaddr, gid, 16);
+		setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, &zero, sizeof(zero));
+		return setsockopt(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, &v6, sizeof(v6)) ? -errno : 0;
+	}
+	memcpy(&v4.imr_multiaddr, gid + 12, 4);
+	setsockopt(fd, IPPROTO_IP, IP_MULTICAST_ALL, &zero, sizeof(zero));
+	return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &v4, sizeof(v4)) ? -errno : 0;
+}
+
+int udp_port_join(struct udp_port *p, struct device *dev, const uint8_t gid[16], uint32_t ifindex,
+		  char *error, size_t error_len)
+{
+	struct udp_socket *s = new_socket(p);
+	bool ipv6 = !gid_is_ipv4(gid);
+	const char *cause = "join";
+	union io_address a;
+	int fd = -1, ret = -ENOSPC;
+
+	address_from_gid(&a, gid, ifindex);
+	if (!s)
+		goto fail;
+	fd = socket(a.sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	ret = fd < 0 ? -errno : join(fd, gid, ipv6, ifindex);
+	if (ret == 0)
+		ret = set_options(fd, ipv6, &cause);
+	if (ret == 0 && bind(fd, &a.sa, ipv6 ? sizeof(a.in6) : sizeof(a.in4)) != 0)
+		ret = -errno;
+	if (ret == 0)
+		ret = io_add_socket(p->io, fd, s);
+	if (ret != 0)
+		goto fail;
+	*s = (struct udp_socket){
+		.fd = fd, .ipv6 = ipv6, .group = true, .dev = dev, .ifindex = ifindex};
+	s->window = set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, dev->socket_buffer) / 2;
+	memcpy(s->gid, gid, sizeof(s->gid));
+	icrc_address_bytes(s->local.src, gid, ipv6);
+	keep_socket(p, s);
+	return 0;
+fail:
+	snprintf(error, error_len, "%s: %s", cause, strerror(-ret));
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+void udp_port_remove(struct udp_port *p, const struct device *dev, const uint8_t *gid)
+{
+	for (unsigned int i = 0; i < p->socket_count; i++) {
+		struct udp_socket *s = &p->sockets[i];
+
+		if (s->fd < 0 || s->dev != dev || (gid && memcmp(s->gid, gid, 16) != 0))
+			continue;
+		io_remove_socket(p->io, s->fd);
+		close(s->fd);
+		*s = (struct udp_socket){.fd = -1};
+	}
+}
+
+const struct device *udp_port_device(const struct udp_port *p, const struct path *path)
+{
+	return p->sockets[path->port_data].dev;
+}
+
 bool udp_port_route(struct udp_port *p, const struct device *dev, struct path *path)
 {
 	for (unsigned int i = 0; i < p->socket_count; i++) {
 		const struct udp_socket *s = &p->sockets[i];
 
-		if (s->dev != dev || memcmp(s->gid, path->sgid, sizeof(s->gid)) != 0)
+		if (s->dev != dev || s->group || memcmp(s->gid, path->sgid, sizeof(s->gid)) != 0)
 			continue;
 		if (s->ipv6 == gid_is_ipv4(path->dgid))
 			return false;
@@ -446,6 +563,7 @@ static void append_packet(struct burst *b, const struct wire_packet *pkt, uint32
 
 uint32_t udp_port_tx(struct udp_port *p, const struct train *t, struct packet_fate *fate)
 {
+	const struct udp_socket *s = &p->sockets[t->path->port_data];
 	bool counted = io_segments(p->io);
 	struct dma_segment *seg;
 	struct wire_packet pkt;
@@ -455,7 +573,10 @@ uint32_t udp_port_tx(struct udp_port *p, const struct train *t, struct packet_fa
 	uint32_t i;
 
 	if (fate)
-		*fate = (struct packet_fate){.hop_limit = p->sockets[t->path->port_data].hop_limit};
+		*fate = (struct packet_fate){.hop_limit = s->hop_limit};
+	/* The address was taken away since the path was made. */
+	if (s->fd < 0 || memcmp(s->gid, t->path->sgid, sizeof(s->gid)) != 0)
+		return t->count;
 	if (!packet_train_sane(t) || t->count > MAX_TRAIN / 256)
 		return t->count;
 	seg = dma_segments(p->engine->dma, t->count);
@@ -682,6 +803,8 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 	struct dma_segment *seg;
 	struct rx rx;
 
+	if (device_is_down(s->dev))
+		return;
 	p->counters.rx_datagrams += count;
 	/* Beyond the segments of the kernel's GRO, and of the arena. */
 	if (count > 1024) {
@@ -705,6 +828,11 @@ static void receive_datagram(void *arg, const struct io_datagram *d)
 		}
 		if (wire_decode(data, len, &pkt) != 0) {
 			device->rx_malformed++;
+			continue;
+		}
+		/* To a group, and not to one QP by way of it (IBTA 9.6.1.2). */
+		if (s->group && pkt.dest_qpn != QPN_GROUP) {
+			device->rx_dropped++;
 			continue;
 		}
 		op = &wire_opcodes[pkt.opcode];

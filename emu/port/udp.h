@@ -31,12 +31,31 @@ void udp_port_destroy(struct udp_port *p);
  * Opens, binds (SO_REUSEPORT, UDP 4791) and steers a socket for one address of a device.
  * Must be called for worker 0, 1, ... in this order: the classic BPF program picks the socket by
  * the worker bits of the destination QPN.
- * @gid: the address; ifindex: scope of a link-local one, else 0
+ * @gid: the address; ifindex: of its interface, 0 where that does not matter
  * @error: room for a one-line cause
  * @return 0 or a negative errno
  */
 int udp_port_add(struct udp_port *p, struct device *dev, const uint8_t gid[16], uint32_t ifindex,
 		 uint32_t worker, uint32_t workers, char *error, size_t error_len);
+
+/*
+ * Opens a socket for a multicast group: what arrives there is handed in with the group's GID as its
+ * destination. One worker's is enough.
+ * @ifindex: of the interface to join at
+ * @error: room for a one-line cause
+ * @return 0 or a negative errno
+ */
+int udp_port_join(struct udp_port *p, struct device *dev, const uint8_t gid[16], uint32_t ifindex,
+		  char *error, size_t error_len);
+
+/*
+ * Closes sockets of a device, of addresses and groups. Paths that led through them lead nowhere.
+ * @gid: of one; NULL: all
+ */
+void udp_port_remove(struct udp_port *p, const struct device *dev, const uint8_t *gid);
+
+/* @return the device of a path's socket, or NULL where it was closed */
+const struct device *udp_port_device(const struct udp_port *p, const struct path *path);
 
 /* engine_ops.route for paths that leave this host's daemon: sets route, port_data, max_train and
  * window if path->sgid is one of dev's addresses here. @return whether it did */

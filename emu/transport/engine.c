@@ -40,12 +40,12 @@ int engine_add_qp(struct engine *e, struct qp *qp)
 {
 	/*
 	 * Slots are used in turn, so a number comes back as late as possible; slot 0 never is, so
-	 * that no QPN is 0 or 1.
+	 * that no QPN is 0 or 1, nor is the last one, so that none is QPN_GROUP.
 	 */
 	for (uint32_t tries = 0; tries < ENGINE_MAX_QP; tries++) {
 		uint32_t slot = e->next_slot;
 
-		e->next_slot = slot + 1 < ENGINE_MAX_QP ? slot + 1 : 1;
+		e->next_slot = slot + 2 < ENGINE_MAX_QP ? slot + 1 : 1;
 		if (e->qps[slot])
 			continue;
 		if (timer_heap_reserve(&e->timers, engine_timers(e) + 1))
@@ -126,8 +126,13 @@ static bool train_is_for(const struct qp *qp, const struct train *t)
 	if ((t->pkey & 0x7fff) != 0x7fff)
 		return false;
 	if (qp->p.type == IBV_QPT_UD) {
-		for (unsigned int i = 0; i < qp->p.dev->gid_count; i++)
-			if (!memcmp(qp->p.dev->gids[i].raw, t->path->dgid, 16))
+		const struct device *dev = qp->p.dev;
+
+		/* To a group it is attached to: the host has looked. */
+		if (t->group)
+			return true;
+		for (unsigned int i = 0; i < dev->gid_count; i++)
+			if (device_gid(dev, i) && !memcmp(dev->gids[i].raw, t->path->dgid, 16))
 				return true;
 		return false;
 	}
@@ -198,7 +203,7 @@ static void drop_stray(struct engine *e, const struct train *t)
 
 	if (e->ops->find_device)
 		dev = e->ops->find_device(e, t->path->dgid);
-	if (!dev)
+	if (!dev || device_is_down(dev))
 		return;
 	c = &e->device[dev->index];
 	c->rcvd_pkts += t->count;
@@ -248,6 +253,8 @@ void engine_rx(struct engine *e, const struct train *received)
 	struct train t = *received; /* the handlers cut it as they go */
 	struct qp *qp = engine_find_qp(e, t.dst_qpn);
 
+	if (qp && device_is_down(qp->p.dev))
+		return;
 	if (!qp || !train_is_for(qp, &t)) {
 		drop_stray(e, &t);
 		return;
@@ -291,6 +298,15 @@ void engine_deliver(struct engine *e, struct qp *qp, const struct train *held)
 		responder_rx(qp, &t);
 	else
 		qp->counters.rx_dropped += t.count;
+}
+
+void engine_fail_device(struct engine *e, const struct device *dev)
+{
+	const struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	for (uint32_t slot = 0; slot < e->slot_end; slot++)
+		if (e->qps[slot] && e->qps[slot]->p.dev == dev)
+			qp_modify(e->qps[slot], &attr, IBV_QP_STATE);
 }
 
 /* Lets each QP of the run queue do a share of its work; who has more comes again. */

@@ -43,7 +43,8 @@ struct verbs_faults;
 #define QPN_SLOT(qpn) (((qpn) >> 4) & 0xffff)
 #define QPN_MAKE(gen, slot, worker) (((gen)&0xf) << 20 | (slot) << 4 | (worker))
 #define ENGINE_MAX_QP 65536
-#define ENGINE_MAX_DEVICES 64
+#define ENGINE_MAX_DEVICES VERNIC_MAX_DEVICES
+#define QPN_GROUP 0xffffffu /* the destination of what is for the QPs of a multicast group */
 
 /* Which port a path leaves by. */
 enum route {
@@ -81,6 +82,7 @@ struct train {
 	bool inv;
 	bool solicited; /* on the last packet */
 	bool ackreq;	/* on the last packet */
+	bool group;	/* received: to a multicast group the QP is attached to */
 	uint16_t pkey;
 	uint32_t psn;	/* of the first packet */
 	uint32_t count; /* packets */
@@ -230,6 +232,9 @@ struct qp *engine_find_qp(struct engine *e, uint32_t qpn);
 
 /* The client posted on qp. */
 void engine_doorbell(struct engine *e, struct qp *qp);
+
+/* The device fails: all its QPs go to ERR. */
+void engine_fail_device(struct engine *e, const struct device *dev);
 
 /* A train arrived. Its payload must stay in place until engine_run() returned. */
 void engine_rx(struct engine *e, const struct train *t);

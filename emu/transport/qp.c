@@ -128,6 +128,7 @@ static void apply_path(struct qp *qp)
 		.sgid_index = ah->grh.sgid_index,
 	};
 	memcpy(qp->path.dgid, ah->grh.dgid.raw, 16);
+	/* It was there when the call was checked, in this round. */
 	memcpy(qp->path.sgid, qp->p.dev->gids[ah->grh.sgid_index].raw, 16);
 	qp->engine->ops->route(qp->engine, qp->p.dev, &qp->path);
 	congestion_attach(qp);

@@ -107,8 +107,10 @@ static const struct transition transitions[STATES][STATES] = {
 /* An address vector must name this port, a GID of it, and one of the same family to go to. */
 static bool av_is_good(const struct device *dev, const struct ibv_ah_attr *ah)
 {
-	return ah->port_num == 1 && ah->is_global && ah->grh.sgid_index < dev->gid_count &&
-	       gid_is_ipv4(ah->grh.dgid.raw) == gid_is_ipv4(dev->gids[ah->grh.sgid_index].raw);
+	const struct gid_entry *own = device_gid(dev, ah->grh.sgid_index);
+
+	return ah->port_num == 1 && ah->is_global && own &&
+	       gid_is_ipv4(ah->grh.dgid.raw) == gid_is_ipv4(own->raw);
 }
 
 /* @return whether the attributes given have values the device allows */

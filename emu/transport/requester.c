@@ -274,6 +274,8 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 		return IBV_WC_LOC_QP_OP_ERR;
 	if (entry_is_local(entry))
 		return requester_local(qp, index, wqe);
+	if (kind_is_atomic(entry->kind) && !device_has(qp->p.dev, DEVICE_ATOMICS))
+		return IBV_WC_LOC_QP_OP_ERR;
 	/* It would wait for ever. */
 	if (kind_has_response(entry->kind) && qp->attr.max_rd_atomic == 0)
 		return IBV_WC_LOC_QP_OP_ERR;

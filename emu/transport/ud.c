@@ -10,15 +10,16 @@
 static bool ud_path(struct qp *qp, const struct vernic_send_wqe *wqe)
 {
 	const struct device *dev = qp->p.dev;
+	const struct gid_entry *own = device_gid(dev, wqe->ud.sgid_index);
 	struct path *path = &qp->path;
 
-	if (wqe->ud.sgid_index >= dev->gid_count)
+	if (!own)
 		return false;
 	if (path->sgid_index != wqe->ud.sgid_index || memcmp(path->dgid, wqe->ud.dgid, 16) ||
 	    path->route == ROUTE_NONE) {
 		*path = (struct path){.sgid_index = wqe->ud.sgid_index};
 		memcpy(path->dgid, wqe->ud.dgid, 16);
-		memcpy(path->sgid, dev->gids[wqe->ud.sgid_index].raw, 16);
+		memcpy(path->sgid, own->raw, 16);
 		qp->engine->ops->route(qp->engine, dev, path);
 	}
 	path->flow_label = wqe->ud.flow_label & 0xfffff;

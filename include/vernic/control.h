@@ -87,7 +87,21 @@ enum vernic_command {
 	VERNIC_CMD_DESTROY_WQ,
 	VERNIC_CMD_CREATE_RWQ_TABLE,
 	VERNIC_CMD_DESTROY_RWQ_TABLE,
+	VERNIC_CMD_ATTACH_MCAST,
+	VERNIC_CMD_DETACH_MCAST,
+	VERNIC_CMD_DEVICE_ADD, /* administration: of the daemon, on any connection */
+	VERNIC_CMD_DEVICE_ADMIN,
 	VERNIC_CMD_COUNT
+};
+
+/* What VERNIC_CMD_DEVICE_ADMIN does. */
+enum vernic_device_action {
+	VERNIC_DEVICE_PORT_DOWN = 1,
+	VERNIC_DEVICE_PORT_UP,
+	VERNIC_DEVICE_FATAL,  /* it fails, and all of its contexts with it */
+	VERNIC_DEVICE_REMOVE, /* the same, and it is not listed any more */
+	VERNIC_DEVICE_GID_ADD,
+	VERNIC_DEVICE_GID_REMOVE,
 };
 
 /* What the memory of a MR is. */
@@ -265,6 +279,20 @@ struct vernic_request {
 		struct {
 			char path[VERNIC_FAULT_TEXT]; /* below /sys/class/infiniband; ENOENT */
 		} sysfs;
+		/* handle: the QP */
+		struct {
+			uint8_t gid[16]; /* IPv4 groups as ::ffff:a.b.c.d */
+			uint32_t lid;	 /* has no meaning on Ethernet */
+		} mcast;
+		/* Where these two fail, a text reply may say why. */
+		struct {
+			char spec[VERNIC_FAULT_TEXT]; /* KEY=VALUE[,KEY=VALUE...], 0-terminated */
+		} device_add;
+		struct {
+			char device[VERNIC_NAME_MAX];
+			char address[VERNIC_ADDRESS_TEXT]; /* of the GID actions */
+			uint32_t action;		   /* enum vernic_device_action */
+		} device_admin;
 		uint64_t space[32];
 	};
 };
@@ -284,14 +312,15 @@ struct vernic_reply {
 		struct vernic_device_info list_devices;
 		/*
 		 * fds: [0] doorbell memory: workers x struct vernic_doorbell, each at a multiple
-		 * of doorbell_stride; [1] worker pages, read-only: workers x struct
-		 * vernic_worker_page; [2] async events: a socket that yields one struct
-		 * vernic_async_event a read; [3..] one wake-up eventfd per worker.
+		 * of doorbell_stride; [1] struct vernic_shared_page, read-only; [2] async events: a
+		 * socket that yields one struct vernic_async_event a read; [3..] one wake-up
+		 * eventfd per worker.
 		 */
 		struct {
 			uint32_t workers;
 			uint32_t doorbell_stride;
 			uint64_t node_guid; /* network order */
+			uint32_t device_index;
 		} open_device;
 		struct ibv_device_attr query_device;
 		struct ibv_port_attr query_port;
@@ -299,6 +328,7 @@ struct vernic_reply {
 			uint8_t gid[16];
 			uint32_t type;	  /* enum ibv_gid_type */
 			uint32_t ifindex; /* 0: none */
+			uint32_t used;	  /* entries from this one on were never in use */
 		} query_gid;
 		struct {
 			uint32_t lkey;

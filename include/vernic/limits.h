@@ -20,10 +20,12 @@
 #define VERNIC_MAX_RD_ATOMIC 16	    /* READs and atomics outstanding, each direction */
 #define VERNIC_NAME_MAX 64	    /* IBV_SYSFS_NAME_MAX */
 #define VERNIC_GID_MAX 64	    /* GID table entries of a port */
+#define VERNIC_MAX_DEVICES 64	    /* devices of a daemon */
 #define VERNIC_GRH_LEN 40	    /* bytes in front of a UD payload */
 #define VERNIC_VENDOR_ID 0x02564eu  /* a locally administered OUI */
 #define VERNIC_MAX_FAULTS 64	    /* fault rules of a daemon */
 #define VERNIC_MAX_DM (1u << 20)    /* bytes of device memory of a device */
 #define VERNIC_FAULT_TEXT 240	    /* bytes of a fault rule's text, the 0 included */
+#define VERNIC_ADDRESS_TEXT 64	    /* bytes of an address's text, the 0 included */
 
 #endif

@@ -77,6 +77,20 @@ struct vernic_worker_page {
 };
 static_assert(sizeof(struct vernic_worker_page) == 64, "layout");
 
+/* One per device, behind those of the workers: what a client must know without asking. */
+struct vernic_device_word {
+	_Atomic uint32_t failed;	 /* not 0: IBV_EVENT_DEVICE_FATAL was raised */
+	_Atomic uint32_t gid_generation; /* another one with each change of the GID table */
+};
+static_assert(sizeof(struct vernic_device_word) == 8, "layout");
+
+/* All of what clients can only read. */
+struct vernic_shared_page {
+	struct vernic_worker_page worker[VERNIC_MAX_WORKERS];
+	struct vernic_device_word device[VERNIC_MAX_DEVICES]; /* by device index */
+};
+static_assert(sizeof(struct vernic_shared_page) <= 4096, "a page");
+
 /*
  * Rings QP qp_index's doorbell at its worker.
  * @return not 0 if the worker sleeps and its eventfd wants a write.

@@ -31,6 +31,9 @@ int cli_status(int argc, char **argv);
 int cli_stats(int argc, char **argv);
 int cli_capture(int argc, char **argv);
 int cli_fault(int argc, char **argv);
+int cli_port(int argc, char **argv);
+int cli_device(int argc, char **argv);
+int cli_gid(int argc, char **argv);
 
 /*
  * Prints "vernic: " and one line of cause to stderr.

@@ -14,6 +14,9 @@ static const char help[] =
 	"       vernic stats [--json] [--device NAME] [--qps] [--explain] [--socket PATH]\n"
 	"       vernic capture -w FILE [OPTION...]\n"
 	"       vernic fault add RULE... | list [--json] | clear [ID...] [--socket PATH]\n"
+	"       vernic port down|up NAME [--socket PATH]\n"
+	"       vernic device add [KEY=VALUE,...] | remove|fatal NAME [--socket PATH]\n"
+	"       vernic gid add|remove NAME ADDRESS [--socket PATH]\n"
 	"       vernic --version | --help\n"
 	"\n"
 	"Runs RDMA programs on Vernic, an RDMA NIC in software: no kernel module, no hardware and\n"
@@ -28,6 +31,9 @@ static const char help[] =
 	"  stats   show the counters of its devices and queue pairs\n"
 	"  capture write the packets of the running daemon to a file for Wireshark\n"
 	"  fault   have the running daemon lose packets, fail work requests, and so on\n"
+	"  port    take a port down, and up again\n"
+	"  device  add, remove or break a device\n"
+	"  gid     add or remove an address of a device\n"
 	"\n"
 	"'vernic COMMAND --help' explains each.\n"
 	"\n"
@@ -55,6 +61,9 @@ static const struct subcommand subcommands[] = {
 	{"stats", cli_stats},
 	{"capture", cli_capture},
 	{"fault", cli_fault},
+	{"port", cli_port},
+	{"device", cli_device},
+	{"gid", cli_gid},
 };
 
 int main(int argc, char **argv)

@@ -18,10 +18,12 @@
 #include <glob.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -293,69 +295,94 @@ EXPORT int glob64(const char *pattern, int flags, int (*error)(const char *, int
 
 /* ---- attributes ---------------------------------------------------------------------------- */
 
+/* As LOOK_BODY(), and CALL fills in *st: a device's file is to be seen as one. */
+#define STAT_BODY(at, path, CALL)                                         \
+	do {                                                              \
+		struct place_buffer buf;                                  \
+		const char *to = place_of(at, path, &buf);                \
+		unsigned int number;                                      \
+		int ret = CALL;                                           \
+                                                                          \
+		if (ret == 0 && place_is_device(to, &buf, &number)) {     \
+			st->st_mode = S_IFCHR | (st->st_mode & 07777);    \
+			st->st_rdev = makedev(PLACE_VERBS_MAJOR, number); \
+		}                                                         \
+		return ret;                                               \
+	} while (0)
+
 EXPORT int stat(const char *path, struct stat *st)
 {
-	LOOK_BODY(AT_FDCWD, path, REAL(stat)(to, st));
+	STAT_BODY(AT_FDCWD, path, REAL(stat)(to, st));
 }
 
 EXPORT int stat64(const char *path, struct stat64 *st)
 {
-	LOOK_BODY(AT_FDCWD, path, REAL(stat64)(to, st));
+	STAT_BODY(AT_FDCWD, path, REAL(stat64)(to, st));
 }
 
 EXPORT int lstat(const char *path, struct stat *st)
 {
-	LOOK_BODY(AT_FDCWD, path, REAL(lstat)(to, st));
+	STAT_BODY(AT_FDCWD, path, REAL(lstat)(to, st));
 }
 
 EXPORT int lstat64(const char *path, struct stat64 *st)
 {
-	LOOK_BODY(AT_FDCWD, path, REAL(lstat64)(to, st));
+	STAT_BODY(AT_FDCWD, path, REAL(lstat64)(to, st));
 }
 
 EXPORT int fstatat(int at, const char *path, struct stat *st, int flags)
 {
-	LOOK_BODY(at, path, REAL(fstatat)(at, to, st, flags));
+	STAT_BODY(at, path, REAL(fstatat)(at, to, st, flags));
 }
 
 EXPORT int fstatat64(int at, const char *path, struct stat64 *st, int flags)
 {
-	LOOK_BODY(at, path, REAL(fstatat64)(at, to, st, flags));
+	STAT_BODY(at, path, REAL(fstatat64)(at, to, st, flags));
 }
 
 EXPORT int statx(int at, const char *path, int flags, unsigned int mask, struct statx *st)
 {
-	LOOK_BODY(at, path, REAL(statx)(at, to, flags, mask, st));
+	struct place_buffer buf;
+	const char *to = place_of(at, path, &buf);
+	unsigned int number;
+	int ret = REAL(statx)(at, to, flags, mask, st);
+
+	if (ret == 0 && place_is_device(to, &buf, &number)) {
+		st->stx_mode = (uint16_t)(S_IFCHR | (st->stx_mode & 07777));
+		st->stx_rdev_major = PLACE_VERBS_MAJOR;
+		st->stx_rdev_minor = number;
+	}
+	return ret;
 }
 
 EXPORT int __xstat(int version, const char *path, struct stat *st)
 {
-	LOOK_BODY(AT_FDCWD, path, REAL(__xstat)(version, to, st));
+	STAT_BODY(AT_FDCWD, path, REAL(__xstat)(version, to, st));
 }
 
 EXPORT int __xstat64(int version, const char *path, struct stat64 *st)
 {
-	LOOK_BODY(AT_FDCWD, path, REAL(__xstat64)(version, to, st));
+	STAT_BODY(AT_FDCWD, path, REAL(__xstat64)(version, to, st));
 }
 
 EXPORT int __lxstat(int version, const char *path, struct stat *st)
 {
-	LOOK_BODY(AT_FDCWD, path, REAL(__lxstat)(version, to, st));
+	STAT_BODY(AT_FDCWD, path, REAL(__lxstat)(version, to, st));
 }
 
 EXPORT int __lxstat64(int version, const char *path, struct stat64 *st)
 {
-	LOOK_BODY(AT_FDCWD, path, REAL(__lxstat64)(version, to, st));
+	STAT_BODY(AT_FDCWD, path, REAL(__lxstat64)(version, to, st));
 }
 
 EXPORT int __fxstatat(int version, int at, const char *path, struct stat *st, int flags)
 {
-	LOOK_BODY(at, path, REAL(__fxstatat)(version, at, to, st, flags));
+	STAT_BODY(at, path, REAL(__fxstatat)(version, at, to, st, flags));
 }
 
 EXPORT int __fxstatat64(int version, int at, const char *path, struct stat64 *st, int flags)
 {
-	LOOK_BODY(at, path, REAL(__fxstatat64)(version, at, to, st, flags));
+	STAT_BODY(at, path, REAL(__fxstatat64)(version, at, to, st, flags));
 }
 
 EXPORT int access(const char *path, int mode)

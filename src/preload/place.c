@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Which paths are Vernic's, and what they become: /sys/class/infiniband and its sisters are
- * directories of the daemon's sysfs tree.
+ * directories of the daemon's sysfs tree. So are the device files of the verbs,
+ * /dev/infiniband/uverbs*, which programs look at, not into.
  *
  * No lock and no allocation: this runs in signal handlers, between fork() and execve(), and before
  * any constructor. What is remembered is worked out from the environment on first use; should two
@@ -22,6 +23,7 @@
 
 #define SYS_CLASS "/sys/class/infiniband"
 #define TREE_CLASS "/class/infiniband"
+#define DEV_VERBS "/dev/infiniband/uverbs"
 #define MARK "infiniband" /* a path without this word is none of ours */
 
 /* Where the daemon's things are. */
@@ -131,6 +133,12 @@ __attribute__((noinline)) static const char *look_closer(int at, const char *pat
 	/* Out of one of ours by "..", where the kernel may have no such directory. */
 	if (strcmp(normal, "/sys/class") == 0 || strcmp(normal, "/sys") == 0)
 		return strcpy(buf->path, normal);
+	if (strncmp(normal, DEV_VERBS, sizeof(DEV_VERBS) - 1) == 0) {
+		if (snprintf(buf->path, sizeof(buf->path), "%s%s", daemon_at.tree, normal) >=
+		    (int)sizeof(buf->path))
+			buf->path[0] = '\0';
+		return buf->path;
+	}
 	/* infiniband itself, and infiniband_verbs, infiniband_mad ... */
 	if (strncmp(normal, SYS_CLASS, prefix) != 0 ||
 	    (normal[prefix] != '\0' && normal[prefix] != '/' && normal[prefix] != '_'))
@@ -145,6 +153,18 @@ __attribute__((noinline)) static const char *look_closer(int at, const char *pat
 const char *place_of(int at, const char *path, struct place_buffer *buf)
 {
 	return path && strstr(path, MARK) && in_force() ? look_closer(at, path, buf) : path;
+}
+
+bool place_is_device(const char *path, const struct place_buffer *buf, unsigned int *number)
+{
+	const char *digits;
+
+	if (!place_is_ours(path, buf) || strncmp(path, daemon_at.tree, daemon_at.tree_len) != 0 ||
+	    strncmp(path + daemon_at.tree_len, DEV_VERBS, sizeof(DEV_VERBS) - 1) != 0)
+		return false;
+	digits = path + daemon_at.tree_len + sizeof(DEV_VERBS) - 1;
+	*number = PLACE_VERBS_MINOR + (unsigned int)strtoul(digits, NULL, 10);
+	return true;
 }
 
 /* Has the daemon bring a file of the tree up to date, if it is a counter's. @return whether it is

@@ -64,6 +64,16 @@ static inline bool place_is_ours(const char *path, const struct place_buffer *bu
 	return path == buf->path;
 }
 
+/* The numbers of the verbs' device files in Linux. */
+#define PLACE_VERBS_MAJOR 231
+#define PLACE_VERBS_MINOR 192 /* of uverbs0 */
+
+/*
+ * @return whether place_of() turned a path into that of a device's file, which is a plain one in
+ * the tree; number: out, its minor number
+ */
+bool place_is_device(const char *path, const struct place_buffer *buf, unsigned int *number);
+
 /* Writes a path without "//", "." and ".."; it must be absolute. @return whether there was room */
 bool place_normalise(const char *path, char out[PLACE_MAX]);
 

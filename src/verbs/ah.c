@@ -19,11 +19,16 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *ibpd, struct ibv_ah_attr *attr)
 {
 	struct context *ctx = to_context(ibpd->context);
 	struct pd *pd = (struct pd *)ibpd;
+	union ibv_gid own;
 	struct ah *ah;
+	int error = EINVAL;
 
-	if (attr->port_num != 1 || !attr->is_global || attr->grh.sgid_index >= ctx->gid_count ||
-	    gid_is_ipv4(&attr->grh.dgid) != gid_is_ipv4(&ctx->gid[attr->grh.sgid_index])) {
-		errno = EINVAL;
+	if (attr->port_num == 1 && attr->is_global)
+		error = device_get_gid(ctx, attr->grh.sgid_index, &own);
+	if (!error && gid_is_ipv4(&attr->grh.dgid) != gid_is_ipv4(&own))
+		error = EINVAL;
+	if (error) {
+		errno = error;
 		return NULL;
 	}
 	ah = calloc(1, sizeof(*ah));
@@ -69,6 +74,34 @@ static void gid_from_ipv4(union ibv_gid *gid, uint32_t addr)
 	memcpy(gid->raw + 12, &addr, 4);
 }
 
+/* @return whether gid is in the table; index: out */
+static bool find_gid(struct context *ctx, const union ibv_gid *gid, uint8_t *index)
+{
+	union ibv_gid own;
+
+	for (uint32_t i = 0; i < ctx->gid_count; i++) {
+		if (device_get_gid(ctx, i, &own) || memcmp(&own, gid, sizeof(own)) != 0)
+			continue;
+		*index = (uint8_t)i;
+		return true;
+	}
+	return false;
+}
+
+/* @return whether an address of the same kind, IPv4 or IPv6, is in the table; index: out */
+static bool find_gid_like(struct context *ctx, const union ibv_gid *gid, uint8_t *index)
+{
+	union ibv_gid own;
+
+	for (uint32_t i = 0; i < ctx->gid_count; i++) {
+		if (device_get_gid(ctx, i, &own) || gid_is_ipv4(&own) != gid_is_ipv4(gid))
+			continue;
+		*index = (uint8_t)i;
+		return true;
+	}
+	return false;
+}
+
 int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc,
 			struct ibv_grh *grh, struct ibv_ah_attr *attr)
 {
@@ -99,21 +132,13 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 		attr->grh.flow_label = flow & 0xfffff;
 		attr->grh.traffic_class = flow >> 20 & 0xff;
 	}
-	for (uint32_t i = 0; i < ctx->gid_count; i++) {
-		if (!memcmp(&ctx->gid[i], &own, sizeof(own))) {
-			attr->grh.sgid_index = (uint8_t)i;
-			return 0;
-		}
-	}
 	/* Sent to a group: answer from an address of the same kind. */
-	for (uint32_t i = 0; i < ctx->gid_count; i++) {
-		if (gid_is_ipv4(&ctx->gid[i]) == gid_is_ipv4(&attr->grh.dgid)) {
-			attr->grh.sgid_index = (uint8_t)i;
-			return 0;
-		}
+	if (!find_gid(ctx, &own, &attr->grh.sgid_index) &&
+	    !find_gid_like(ctx, &attr->grh.dgid, &attr->grh.sgid_index)) {
+		errno = ENOENT;
+		return -1;
 	}
-	errno = ENOENT;
-	return -1;
+	return 0;
 }
 
 struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,

@@ -157,8 +157,10 @@ static int open_device(struct context *ctx, int ctl, const char *name, int *fds)
 		return error;
 	ctx->workers = reply.open_device.workers;
 	ctx->doorbell_stride = reply.open_device.doorbell_stride;
+	ctx->device_index = reply.open_device.device_index;
 	if (ctx->workers < 1 || ctx->workers > VERNIC_MAX_WORKERS || fds[2 + ctx->workers] < 0 ||
-	    ctx->doorbell_stride < sizeof(struct vernic_doorbell))
+	    ctx->doorbell_stride < sizeof(struct vernic_doorbell) ||
+	    ctx->device_index >= VERNIC_MAX_DEVICES)
 		return EPROTO;
 	return 0;
 }
@@ -185,17 +187,16 @@ int context_open_child(struct context *ctx)
 /* Maps doorbells and worker pages and keeps the descriptors. @return 0 or a positive errno */
 static int map_device(struct context *ctx, int *fds)
 {
-	size_t pages = ctx->workers * sizeof(struct vernic_worker_page);
-
 	ctx->doorbells = control_map(fds[0], (size_t)ctx->workers * ctx->doorbell_stride,
 				     PROT_READ | PROT_WRITE);
 	fds[0] = -1;
 	if (!ctx->doorbells)
 		return errno;
-	ctx->pages = control_map(fds[1], pages, PROT_READ);
+	ctx->page = control_map(fds[1], sizeof(*ctx->page), PROT_READ);
 	fds[1] = -1;
-	if (!ctx->pages)
+	if (!ctx->page)
 		return errno;
+	ctx->device = &ctx->page->device[ctx->device_index];
 	ctx->verbs.context.async_fd = fds[2];
 	fds[2] = -1;
 	/* The program says whether reading waits. */
@@ -210,7 +211,6 @@ static int map_device(struct context *ctx, int *fds)
 /* Reads port and GID table, which address handles are checked against. */
 static int read_tables(struct context *ctx)
 {
-	struct ibv_gid_entry entry;
 	int error;
 
 	error = device_query_port(&ctx->verbs.context, 1, &ctx->port, sizeof(ctx->port));
@@ -219,19 +219,14 @@ static int read_tables(struct context *ctx)
 	ctx->gid_count = ctx->port.gid_tbl_len;
 	if (ctx->gid_count > VERNIC_GID_MAX)
 		ctx->gid_count = VERNIC_GID_MAX;
-	for (uint32_t i = 0; i < ctx->gid_count; i++) {
-		error = device_query_gid(ctx, 1, i, &entry);
-		if (error)
-			return error;
-	}
-	return 0;
+	return device_read_gids(ctx);
 }
 
 /* Frees a context, half made or whole. */
 static void context_free(struct context *ctx)
 {
 	control_unmap(ctx, ctx->doorbells, (size_t)ctx->workers * ctx->doorbell_stride);
-	control_unmap(ctx, (void *)ctx->pages, ctx->workers * sizeof(struct vernic_worker_page));
+	control_unmap(ctx, (void *)ctx->page, sizeof(*ctx->page));
 	for (uint32_t i = 0; i < VERNIC_MAX_WORKERS; i++) {
 		if (ctx->wake_fd[i] >= 0)
 			close(ctx->wake_fd[i]);
@@ -282,6 +277,10 @@ static void set_operations(struct context *ctx)
 	v->alloc_dm = dm_alloc;
 	v->free_dm = dm_free;
 	v->reg_dm_mr = dm_reg_mr;
+	v->create_counters = counters_create;
+	v->destroy_counters = counters_destroy;
+	v->attach_counters_point_flow = counters_attach;
+	v->read_counters = counters_read;
 }
 
 /*

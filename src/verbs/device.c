@@ -40,9 +40,9 @@ static struct device *device_get(const struct vernic_device_info *info)
 	dev->ibv.transport_type = IBV_TRANSPORT_IB;
 	snprintf(dev->ibv.name, sizeof(dev->ibv.name), "%.*s", (int)sizeof(info->name) - 1,
 		 info->name);
-	snprintf(dev->ibv.dev_name, sizeof(dev->ibv.dev_name), "uverbs-%.50s", dev->ibv.name);
+	snprintf(dev->ibv.dev_name, sizeof(dev->ibv.dev_name), "uverbs%u", info->index);
 	snprintf(dev->ibv.dev_path, sizeof(dev->ibv.dev_path),
-		 "/sys/class/infiniband_verbs/uverbs-%.50s", dev->ibv.name);
+		 "/sys/class/infiniband_verbs/uverbs%u", info->index);
 	snprintf(dev->ibv.ibdev_path, sizeof(dev->ibv.ibdev_path), "/sys/class/infiniband/%s",
 		 dev->ibv.name);
 	dev->next = devices;
@@ -238,25 +238,54 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num,
 
 /* ---- GIDs ---------------------------------------------------------------------------------- */
 
-int device_query_gid(struct context *ctx, uint32_t port, uint32_t index,
-		     struct ibv_gid_entry *entry)
+/* Asks for an entry. @used: out, unless NULL: as in struct vernic_reply */
+static int query_gid(struct context *ctx, uint32_t index, struct ibv_gid_entry *entry,
+		     uint32_t *used)
 {
 	struct vernic_request req = {.command = VERNIC_CMD_QUERY_GID};
 	struct vernic_reply reply;
 	int error;
 
-	if (port != 1 || index >= ctx->gid_count)
-		return EINVAL;
 	req.query_gid.index = index;
 	error = control_call(ctx, &req, &reply, NULL, 0);
 	if (error)
 		return error;
 	memcpy(entry->gid.raw, reply.query_gid.gid, sizeof(entry->gid.raw));
 	entry->gid_index = index;
-	entry->port_num = port;
+	entry->port_num = 1;
 	entry->gid_type = reply.query_gid.type;
 	entry->ndev_ifindex = reply.query_gid.ifindex;
-	ctx->gid[index] = entry->gid;
+	if (used)
+		*used = reply.query_gid.used;
+	return 0;
+}
+
+int device_query_gid(struct context *ctx, uint32_t port, uint32_t index,
+		     struct ibv_gid_entry *entry)
+{
+	if (port != 1 || index >= ctx->gid_count)
+		return EINVAL;
+	return query_gid(ctx, index, entry, NULL);
+}
+
+int device_read_gids(struct context *ctx)
+{
+	uint32_t generation = vernic_load_acquire(&ctx->device->gid_generation);
+	union ibv_gid table[VERNIC_GID_MAX] = {0};
+	struct ibv_gid_entry entry;
+	uint32_t used = 1;
+	int error;
+
+	for (uint32_t i = 0; i < ctx->gid_count && i < used; i++) {
+		error = query_gid(ctx, i, &entry, &used);
+		if (error)
+			return error;
+		table[i] = entry.gid;
+	}
+	spin_lock(&ctx->gid_lock);
+	memcpy(ctx->gid, table, sizeof(table));
+	vernic_store_release(&ctx->gid_generation, generation);
+	spin_unlock(&ctx->gid_lock);
 	return 0;
 }
 
@@ -266,6 +295,31 @@ static bool gid_empty(const union ibv_gid *gid)
 	static const union ibv_gid zero;
 
 	return !memcmp(gid, &zero, sizeof(zero));
+}
+
+/* Reads the table again if it has changed. @return 0 or a positive errno */
+static int refresh_gids(struct context *ctx)
+{
+	if (vernic_load_relaxed(&ctx->device->failed))
+		return EIO;
+	if (vernic_load_acquire(&ctx->device->gid_generation) ==
+	    vernic_load_acquire(&ctx->gid_generation))
+		return 0;
+	return device_read_gids(ctx);
+}
+
+int device_get_gid(struct context *ctx, uint32_t index, union ibv_gid *gid)
+{
+	int error = refresh_gids(ctx);
+
+	if (error)
+		return error;
+	if (index >= ctx->gid_count)
+		return EINVAL;
+	spin_lock(&ctx->gid_lock);
+	*gid = ctx->gid[index];
+	spin_unlock(&ctx->gid_lock);
+	return gid_empty(gid) ? EINVAL : 0;
 }
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
@@ -300,24 +354,32 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 	return 0;
 }
 
+/* @return entries written, or a negative errno: -EINVAL where there are more than max_entries */
 ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
 			     size_t max_entries, uint32_t flags, size_t entry_size)
 {
 	struct context *ctx = to_context(context);
-	ssize_t count = 0;
+	struct ibv_gid_entry full = {0};
+	uint32_t used = 1;
+	size_t count = 0;
+	char *to;
 	int error;
 
-	for (uint32_t i = 0; i < ctx->gid_count && (size_t)count < max_entries; i++) {
-		error = _ibv_query_gid_ex(context, 1, i,
-					  (void *)((char *)entries + count * entry_size), flags,
-					  entry_size);
-		if (error == ENODATA)
-			continue;
+	if (flags)
+		return -EOPNOTSUPP;
+	for (uint32_t i = 0; i < ctx->gid_count && i < used; i++) {
+		error = query_gid(ctx, i, &full, &used);
 		if (error)
 			return -error;
-		count++;
+		if (gid_empty(&full.gid))
+			continue;
+		if (count == max_entries)
+			return -EINVAL;
+		to = (char *)entries + count++ * entry_size;
+		memset(to, 0, entry_size);
+		memcpy(to, &full, entry_size < sizeof(full) ? entry_size : sizeof(full));
 	}
-	return count;
+	return (ssize_t)count;
 }
 
 /* Of the private ABI, which ibv_devinfo and others use all the same. @return 0, or -1 and errno */

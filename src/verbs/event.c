@@ -131,6 +131,9 @@ static bool deliver_async(struct context *ctx, const struct vernic_async_event *
 			return false;
 		event->element.srq = &srq->ibv;
 		return true;
+	case IBV_EVENT_DEVICE_FATAL:
+		event->element.port_num = 0;
+		return atomic_exchange(&ctx->fatal_reported, 1) == 0;
 	default:
 		event->element.port_num = (int)raw->element;
 		return true;

@@ -118,11 +118,15 @@ struct context {
 	uint32_t workers;
 	uint8_t *doorbells; /* workers x doorbell_stride bytes */
 	uint32_t doorbell_stride;
-	const struct vernic_worker_page *pages;
+	const struct vernic_shared_page *page;
+	const struct vernic_device_word *device; /* in it */
+	uint32_t device_index;
 	int wake_fd[VERNIC_MAX_WORKERS];
 
 	struct ibv_port_attr port; /* as of opening */
-	union ibv_gid gid[VERNIC_GID_MAX];
+	struct spinlock gid_lock;
+	union ibv_gid gid[VERNIC_GID_MAX]; /* zeros: empty */
+	_Atomic uint32_t gid_generation;   /* of the table when gid was read */
 	uint32_t gid_count;
 
 	struct mr_table mrs;
@@ -291,6 +295,7 @@ struct qp {
 	struct vernic_qp_ring *ring;
 	struct vernic_doorbell *doorbell; /* of its worker */
 	const struct vernic_worker_page *page;
+	const struct vernic_device_word *device;
 	int wake_fd;
 	uint32_t index;
 	uint32_t max_msg; /* bytes; UINT32_MAX: the daemon decides (UD) */
@@ -501,7 +506,12 @@ struct ibv_mr *dm_reg_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t dm_offse
 
 /* ---- device.c ------------------------------------------------------------------------------ */
 
-/* Re-reads an entry of the GID table. @return 0 or a positive errno: EINVAL past the table */
+/* Reads the GID table, which address handles are checked against. @return 0 or a positive errno */
+int device_read_gids(struct context *ctx);
+/* @return 0 or a positive errno: EINVAL where that entry is empty, or past the table */
+int device_get_gid(struct context *ctx, uint32_t index, union ibv_gid *gid);
+
+/* Asks for an entry of the GID table. @return 0 or a positive errno: EINVAL past the table */
 int device_query_gid(struct context *ctx, uint32_t port, uint32_t index,
 		     struct ibv_gid_entry *entry);
 /* @return the device of that description, made if need be; NULL without memory */
@@ -511,6 +521,15 @@ int device_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_
 int device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		    struct ibv_device_attr_ex *attr, size_t size);
 int device_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values);
+
+/* ---- counters.c ---------------------------------------------------------------------------- */
+
+struct ibv_counters *counters_create(struct ibv_context *context,
+				     struct ibv_counters_init_attr *attr);
+int counters_destroy(struct ibv_counters *counters);
+int counters_attach(struct ibv_counters *counters, struct ibv_counter_attach_attr *attr,
+		    struct ibv_flow *flow);
+int counters_read(struct ibv_counters *counters, uint64_t *values, uint32_t count, uint32_t flags);
 
 /* ---- cq.c, qp.c, srq.c --------------------------------------------------------------------- */
 

@@ -102,9 +102,17 @@ static inline bool has_faults(const struct vernic_post_faults *ring)
 
 /* ---- the send queue ------------------------------------------------------------------------ */
 
-/* @return 0 if the send queue takes work requests in the QP's state, else EINVAL */
+/* @return whether the device has failed: nothing can be posted any more */
+static inline bool device_failed(const struct qp *qp)
+{
+	return vernic_load_relaxed(&qp->device->failed) != 0;
+}
+
+/* @return 0 if the send queue takes work requests in the QP's state, else EINVAL, or EIO */
 int post_state(struct qp *qp)
 {
+	if (device_failed(qp))
+		return EIO;
 	/* The daemon may have moved the QP to ERR by itself. */
 	if (qp->ibv.state < IBV_QPS_RTS && vernic_load_relaxed(&qp->ring->state) != IBV_QPS_ERR)
 		return EINVAL;
@@ -363,6 +371,8 @@ int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 	head = rq->head;
 	if (qp->ibv.state == IBV_QPS_RESET || qp->srq)
 		error = EINVAL;
+	else if (device_failed(qp))
+		error = EIO;
 	for (; wr && !error; wr = wr->next) {
 		error = post_rq_room(rq, head, wr);
 		if (!error && has_faults(&qp->ring->recv_faults))
@@ -395,7 +405,9 @@ int post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv
 	spin_lock(&srq->lock);
 	prod = srq->prod;
 	for (; wr; wr = wr->next) {
-		if (wr->num_sge < 0 || (uint32_t)wr->num_sge > srq->max_sge)
+		if (vernic_load_relaxed(&srq->ctx->device->failed))
+			error = EIO;
+		else if (wr->num_sge < 0 || (uint32_t)wr->num_sge > srq->max_sge)
 			error = EINVAL;
 		else if (!srq->free_count)
 			error = ENOMEM;

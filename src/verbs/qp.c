@@ -92,7 +92,8 @@ static int qp_map(struct qp *qp, const struct vernic_reply *reply, int fd)
 		return EPROTO;
 	qp->doorbell =
 		(void *)(ctx->doorbells + (size_t)reply->create_qp.worker * ctx->doorbell_stride);
-	qp->page = &ctx->pages[reply->create_qp.worker];
+	qp->page = &ctx->page->worker[reply->create_qp.worker];
+	qp->device = ctx->device;
 	qp->wake_fd = ctx->wake_fd[reply->create_qp.worker];
 	qp->index = reply->create_qp.qp_index;
 

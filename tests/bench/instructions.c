@@ -252,6 +252,10 @@ int io_add_socket(struct io *io, int fd, void *socket_ctx)
 	return 0;
 }
 
+void io_remove_socket(struct io *io, int fd)
+{
+}
+
 uint8_t *io_tx_buffer(struct io *io)
 {
 	CHECK(io->taken < BATCH);
@@ -484,6 +488,7 @@ static int answer(struct side *s, const struct vernic_request *req, struct verni
 	case VERNIC_CMD_QUERY_GID:
 		memcpy(reply->query_gid.gid, s->dev.gids[req->query_gid.index].raw, 16);
 		reply->query_gid.type = IBV_GID_TYPE_ROCE_V2;
+		reply->query_gid.used = s->dev.gid_count;
 		return 0;
 	case VERNIC_CMD_ALLOC_PD:
 		return 0;
@@ -636,7 +641,9 @@ static void side_init(struct side *s, unsigned int index)
 	s->dev.mrs = mr_table_create();
 	CHECK(s->dev.mrs);
 	memcpy(s->dev.gids[0].raw, gid, 16);
+	s->dev.gids[0].valid = 1;
 	s->dev.gid_count = 1;
+	s->dev.features = DEVICE_FEATURES_ALL;
 	s->dev.attr.max_qp_rd_atom = s->dev.attr.max_qp_init_rd_atom = 16;
 	s->dev.port_attr = (struct ibv_port_attr){
 		.state = IBV_PORT_ACTIVE,

@@ -248,8 +248,10 @@ static void init_once(void)
 	f.dev.attr.max_qp_rd_atom = f.dev.attr.max_qp_init_rd_atom = VERNIC_MAX_RD_ATOMIC;
 	f.dev.port_attr.active_mtu = IBV_MTU_4096;
 	f.dev.port_attr.pkey_tbl_len = 1;
+	f.dev.features = DEVICE_FEATURES_ALL;
 	f.dev.gid_count = 1;
 	memcpy(f.dev.gids[0].raw, gid, sizeof(gid));
+	f.dev.gids[0].valid = 1;
 	pthread_mutex_init(&f.dev.atomic_lock, NULL);
 	pthread_spin_init(&f.dev.window_lock, PTHREAD_PROCESS_PRIVATE);
 	f.dev.mrs = mr_table_create();

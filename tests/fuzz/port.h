@@ -7,6 +7,8 @@
 #ifndef VERNIC_TEST_FUZZ_PORT_H
 #define VERNIC_TEST_FUZZ_PORT_H
 
+#include <limits.h>
+
 #include "port/udp.c"
 
 #include "fuzz.h"
@@ -54,6 +56,10 @@ int io_add_socket(struct io *io, int fd, void *socket_ctx)
 	return 0;
 }
 
+void io_remove_socket(struct io *io, int fd)
+{
+}
+
 /* Nobody captures. */
 void capture_received(struct capture_set *c, const struct device *dev, uint32_t qpn,
 		      const struct frame *frame, const uint8_t *data, uint32_t len,
@@ -77,7 +83,7 @@ static inline struct udp_port *port_make(struct io *io, struct engine *e, udp_po
 	CHECK(p);
 	s = &p->sockets[p->socket_count++];
 	*s = (struct udp_socket){
-		.fd = -1, .ipv6 = !gid_is_ipv4(gid), .dev = dev, .window = MAX_WINDOW};
+		.fd = INT_MAX, .ipv6 = !gid_is_ipv4(gid), .dev = dev, .window = MAX_WINDOW};
 	memcpy(s->gid, gid, sizeof(s->gid));
 	s->local.ipv6 = s->ipv6;
 	s->local.src_port = s->local.dst_port = ROCE_UDP_PORT;

@@ -287,10 +287,12 @@ static void host_init(struct world *w, uint32_t id)
 			      .active_mtu = IBV_MTU_4096,
 			      .max_mtu = IBV_MTU_4096,
 			      .pkey_tbl_len = 1},
+		.features = DEVICE_FEATURES_ALL,
 		.gid_count = 1,
 		.mrs = must(mr_table_create()),
 	};
 	host_gid(h->dev.gids[0].raw, id);
+	h->dev.gids[0].valid = 1;
 	pthread_mutex_init(&h->dev.atomic_lock, NULL);
 	pthread_spin_init(&h->dev.window_lock, PTHREAD_PROCESS_PRIVATE);
 	h->pd = (struct pd){.dev = &h->dev, .handle = 5};

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <check.h>
 #include <errno.h>
+#include <net/if.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -565,6 +566,110 @@ START_TEST(steering)
 }
 END_TEST
 
+/* A socket that is removed gives its address back at once, and what was to leave by it is lost. */
+START_TEST(sockets_come_and_go)
+{
+	struct train t = {.service = WIRE_UC,
+			  .kind = KIND_SEND,
+			  .first = true,
+			  .last = true,
+			  .dst_qpn = 0x100,
+			  .pkey = 0xffff,
+			  .count = 1};
+	struct path path, old;
+
+	side_open(&a, kinds[_i]);
+	side_open(&b, kinds[_i]);
+	ck_assert_int_eq(side_bind(&a, gid_a, 0, 1), 0);
+	ck_assert_int_eq(side_bind(&a, gid_c, 0, 1), 0);
+	ck_assert_int_eq(side_bind(&b, gid_b, 0, 1), 0);
+	old = make_path(&a, gid_a, gid_b);
+	t.path = &old;
+	send_train(&a, t, 64);
+	side_round(&a);
+	side_receive(&b, 1);
+	/* Something has arrived for it, and is not looked at any more. */
+	path = make_path(&b, gid_b, gid_a);
+	t.path = &path;
+	send_train(&b, t, 64);
+	side_round(&b);
+	udp_port_remove(a.port, &a.dev, gid_a);
+	ck_assert(!udp_port_route(a.port, &a.dev, &old));
+	t.path = &old;
+	ck_assert_uint_eq(udp_port_tx(a.port, &t, NULL), 1);
+	ck_assert_int_eq(side_bind(&b, gid_a, 0, 1), 0);
+	/* Another address in its place: the old path does not lead there. */
+	udp_port_remove(b.port, &b.dev, gid_b);
+	ck_assert_int_eq(side_bind(&a, gid_b, 0, 1), 0);
+	ck_assert_uint_eq(udp_port_tx(a.port, &t, NULL), 1);
+	path = make_path(&a, gid_b, gid_a);
+	t.path = &path;
+	send_train(&a, t, 64);
+	side_round(&a);
+	side_receive(&b, 2);
+	ck_assert_uint_eq(a.packets, 0);
+	udp_port_remove(a.port, &a.dev, NULL);
+	ck_assert_int_eq(side_bind(&b, gid_b, 0, 1), 0);
+	ck_assert_int_eq(side_bind(&b, gid_c, 0, 1), 0);
+	side_close(&a);
+	side_close(&b);
+}
+END_TEST
+
+/* A group: who has joined gets what is for QPN_GROUP, and nothing else, until he leaves. */
+START_TEST(groups)
+{
+	static const uint8_t group[16] = {[10] = 0xff, 0xff, 239, 47, 91, 1};
+	static const uint8_t other[16] = {[10] = 0xff, 0xff, 239, 47, 91, 2};
+	uint32_t lo = if_nametoindex("lo");
+	struct train t = {.service = WIRE_UD,
+			  .kind = KIND_SEND,
+			  .first = true,
+			  .last = true,
+			  .dst_qpn = QPN_GROUP,
+			  .pkey = 0xffff};
+	struct path path, stray;
+	char error[256] = "";
+
+	side_open(&a, kinds[_i]);
+	side_open(&b, kinds[_i]);
+	ck_assert_int_eq(udp_port_add(a.port, &a.dev, gid_a, lo, 0, 1, error, sizeof(error)), 0);
+	ck_assert_msg(udp_port_join(b.port, &b.dev, group, lo, error, sizeof(error)) == 0, "%s",
+		      error);
+	ck_assert_int_eq(udp_port_join(a.port, &a.dev, group, lo, error, sizeof(error)), 0);
+	path = make_path(&a, gid_a, group);
+	stray = make_path(&a, gid_a, other);
+	for (int i = 0; i < 3; i++) {
+		t.path = &path;
+		t.dst_qpn = i == 1 ? 0x100 : QPN_GROUP;
+		send_train(&a, t, 64);
+		t.path = &stray;
+		t.dst_qpn = QPN_GROUP;
+		send_train(&a, t, 64);
+		side_round(&a);
+	}
+	side_receive(&b, 2);
+	side_receive(&a, 2);
+	ck_assert_uint_eq(b.packets, 2);
+	ck_assert_uint_eq(a.packets, 2);
+	ck_assert_uint_eq(b.counters.rx_dropped, 1);
+	ck_assert(memcmp(b.path.dgid, group, 16) == 0 && memcmp(b.path.sgid, gid_a, 16) == 0);
+	ck_assert_ptr_eq(udp_port_device(b.port, &b.path), &b.dev);
+	/* It is no address to send from. */
+	memcpy(stray.sgid, group, 16);
+	ck_assert(!udp_port_route(b.port, &b.dev, &stray));
+	udp_port_remove(b.port, &b.dev, group);
+	t.path = &path;
+	send_train(&a, t, 64);
+	side_round(&a);
+	side_receive(&a, 3);
+	udp_port_receive(b.port);
+	ck_assert_uint_eq(b.packets, 2);
+	side_close(&a);
+	side_close(&b);
+}
+END_TEST
+
 static uint64_t now(void)
 {
 	struct timespec ts;
@@ -662,6 +767,8 @@ int main(void)
 	tcase_add_loop_test(t, gather_fails, 0, engines);
 	tcase_add_loop_test(t, unusable_addresses, 0, engines);
 	tcase_add_loop_test(t, steering, 0, engines);
+	tcase_add_loop_test(t, sockets_come_and_go, 0, engines);
+	tcase_add_loop_test(t, groups, 0, engines);
 	tcase_add_loop_test(t, sleeping, 0, engines);
 	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);

@@ -9,6 +9,7 @@
 #include <glob.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +90,47 @@ static void contents(const struct env *e)
 		  "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
 	CHECK_STR(content(open(PORT "/gid_attrs/types/1", O_RDONLY)), "RoCE v2\n");
 	CHECK_STR(early, "1: CA\n");
+}
+
+/* The places programs go on from: those of struct ibv_device, and what Linux has beside them. */
+static void places(const struct env *e)
+{
+	const struct ibv_device *dev = e->ctx->device;
+	char path[PATH_MAX], want[64];
+	unsigned int number;
+	struct stat st;
+
+	CHECK_STR(dev->ibdev_path, DEVICE);
+	CHECK_EQ(sscanf(dev->dev_name, "uverbs%u", &number), 1);
+	snprintf(want, sizeof(want), "/sys/class/infiniband_verbs/uverbs%u", number);
+	CHECK_STR(dev->dev_path, want);
+	snprintf(path, sizeof(path), "%s/ibdev", dev->dev_path);
+	CHECK_STR(content(open(path, O_RDONLY)), "vernic0\n");
+	snprintf(path, sizeof(path), "%s/dev", dev->dev_path);
+	snprintf(want, sizeof(want), "231:%u\n", 192 + number);
+	CHECK_STR(content(open(path, O_RDONLY)), want);
+	snprintf(path, sizeof(path), "%s/abi_version", dev->dev_path);
+	CHECK_STR(content(open(path, O_RDONLY)), "1\n");
+	snprintf(path, sizeof(path), "%s/device", dev->dev_path);
+	CHECK_EQ(stat(path, &st), 0);
+	CHECK(S_ISDIR(st.st_mode));
+	CHECK(realpath(DEVICE "/device", path));
+	CHECK_STR(content(open(DEVICE "/device/numa_node", O_RDONLY)), "-1\n");
+	CHECK_STR(content(open(DEVICE "/device/class", O_RDONLY)), "0x020700\n");
+	/* An entry of the GID table that is empty: zeros, and no type. */
+	CHECK_STR(content(open(PORT "/gids/63", O_RDONLY)),
+		  "0000:0000:0000:0000:0000:0000:0000:0000\n");
+	CHECK(open(PORT "/gid_attrs/types/63", O_RDONLY) < 0 && errno == ENOENT);
+
+	/* The device file: to be looked at. */
+	snprintf(path, sizeof(path), "/dev/infiniband/%s", dev->dev_name);
+	CHECK_EQ(stat(path, &st), 0);
+	CHECK(S_ISCHR(st.st_mode) && st.st_rdev == makedev(231, 192 + number));
+	CHECK_EQ(access(path, R_OK | W_OK), 0);
+	CHECK(open(path, O_RDWR) < 0 && errno == EACCES);
+	CHECK(stat("/dev/infiniband/uverbs99", &st) < 0 && errno == ENOENT);
+	CHECK_EQ(stat("/dev/null", &st), 0);
+	CHECK(S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3));
 }
 
 /* Each way to open. */
@@ -314,6 +356,7 @@ int main(void)
 
 	env_open(&e);
 	contents(&e);
+	places(&e);
 	opening();
 	looking();
 	counters(&e);
