@@ -52,10 +52,16 @@ static void translation(struct pair *p)
 	CHECK(to->addr == place[1] && to->length == 8192);
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		struct ibv_sge out = {(uintptr_t)a->e.buf, lens[i], from->lkey};
-		struct ibv_sge in = {(uintptr_t)place[1] + 4096, lens[i], to->lkey};
+		struct ibv_sge in = {(uintptr_t)place[1] + 4096, lens[i], to->lkey}, own;
 
 		memset(a->e.buf, (int)(i + 1), lens[i]);
 		send_over(p, &out, &in);
+		CHECK(all_are(place[1] + 4096, (uint8_t)(i + 1), lens[i]));
+		/* And from a MR that has stayed: small messages are placed by the receiver's
+		 * library. */
+		own = sge_at(&a->e, 0, lens[i]);
+		memset(place[1], 0, 8192);
+		send_over(p, &own, &in);
 		CHECK(all_are(place[1] + 4096, (uint8_t)(i + 1), lens[i]));
 		CHECK_EQ(run_op(p, IBV_WR_RDMA_WRITE, &out, (uintptr_t)place[1], to->rkey),
 			 IBV_WC_SUCCESS);
