@@ -363,7 +363,8 @@ static void device_fill_attr(struct host_device *d, const struct device_config *
 	a->max_qp_wr = (int)cfg->limit[LIMIT_QP_WR];
 	a->device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
 			      IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW |
-			      IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+			      IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS |
+			      IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_XRC;
 	a->max_sge = (int)cfg->limit[LIMIT_SGE];
 	a->max_sge_rd = a->max_sge;
 	a->max_cq = (int)cfg->limit[LIMIT_CQ];
@@ -436,7 +437,10 @@ int device_create(const struct device_config *cfg, struct host_device *const *ot
 	}
 	device_fill_attr(d, cfg);
 	d->dev.mrs = mr_table_create();
-	if (d->dev.mrs == NULL) {
+	d->dev.xrcs = xrc_table_create();
+	if (d->dev.mrs == NULL || d->dev.xrcs == NULL) {
+		mr_table_destroy(d->dev.mrs);
+		xrc_table_destroy(d->dev.xrcs);
 		err = config_fail(cfg->where, "out of memory");
 		goto fail;
 	}
@@ -580,6 +584,7 @@ void host_free_device(struct host *host, struct host_device *d)
 void device_destroy(struct host_device *d)
 {
 	mr_table_destroy(d->dev.mrs);
+	xrc_table_destroy(d->dev.xrcs);
 	pthread_mutex_destroy(&d->dev.atomic_lock);
 	pthread_spin_destroy(&d->dev.window_lock);
 	free(d);

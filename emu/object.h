@@ -22,6 +22,7 @@
 struct client;
 struct engine;
 struct mr_table;
+struct xrc_table;
 
 /* An entry of a port's GID table. */
 struct gid_entry {
@@ -53,6 +54,7 @@ struct device {
 	uint32_t max_inline; /* bytes */
 	uint32_t socket_buffer; /* bytes each of its sockets asks for; 0: what is best */
 	struct mr_table *mrs;
+	struct xrc_table *xrcs;
 	pthread_mutex_t atomic_lock; /* serialises atomics (IBV_ATOMIC_HCA) */
 	pthread_spinlock_t window_lock; /* of the bindings of all memory windows */
 };
@@ -267,15 +269,40 @@ struct srq {
 	struct vernic_srq_ring *ring;
 	_Atomic uint32_t *index;
 	uint8_t *wqe;
-	uint32_t depth; /* slots, a power of two */
+	uint32_t slot_mask; /* of the WQE slots; + 1: a power of two */
 	uint32_t stride; /* bytes */
 	uint32_t max_sge;
-	uint32_t max_wr;
 	_Atomic uint32_t users;
+	struct xrcd *xrcd; /* NULL: no XRC SRQ, and the three below mean nothing */
+	struct cq *cq;	   /* where its receives complete */
+	uint32_t number;   /* 24 bits, not 0 */
 
 	pthread_spinlock_t lock;
+	uint32_t depth;	 /* of index, a power of two */
+	uint32_t max_wr; /* at most depth */
 	uint32_t cons;
 	uint32_t limit; /* 0: not armed */
 };
+
+/* ---- extended reliable connections --------------------------------------------------------- */
+
+/* A XRC domain: what a target QP and the SRQs it may deliver to have in common. */
+struct xrcd {
+	struct device *dev;
+	_Atomic uint32_t users; /* target QPs and SRQs */
+};
+
+/*
+ * The table of a device's XRC SRQs by number. As with MRs, a SRQ found is valid until the worker's
+ * next quiescent state.
+ */
+struct xrc_table *xrc_table_create(void);
+void xrc_table_destroy(struct xrc_table *t);
+/* Gives the SRQ a number, not used lately, and publishes it. @return 0 or -ENOMEM */
+int xrc_table_add(struct xrc_table *t, struct srq *srq);
+/* Unpublishes. The caller waits for a grace period before it frees the SRQ. */
+void xrc_table_remove(struct xrc_table *t, struct srq *srq);
+/* @return the SRQ with this number, or NULL */
+struct srq *xrc_table_find(const struct xrc_table *t, uint32_t number);
 
 #endif

@@ -427,7 +427,14 @@ static uint64_t worker_time(struct engine *e)
 /* engine_ops.qp_event */
 static void worker_qp_event(struct engine *e, struct qp *qp, enum ibv_event_type type)
 {
-	client_async_event(qp->p.client, type, qp->p.index, qp->qpn);
+	struct qp_opener *opener;
+
+	if (qp->p.type != IBV_QPT_XRC_RECV) {
+		client_async_event(qp->p.client, type, qp->p.index, qp->qpn);
+		return;
+	}
+	cds_list_for_each_entry (opener, &qp->openers, node)
+		client_async_event(opener->client, type, opener->index, qp->qpn);
 }
 
 /* engine_ops.cq_error */

@@ -59,6 +59,9 @@ static const struct {
 	[VERNIC_CMD_QUERY_SRQ] = {handle_query_srq, true, true},
 	[VERNIC_CMD_DESTROY_SRQ] = {handle_destroy_srq, true},
 	[VERNIC_CMD_CREATE_QP] = {handle_create_qp, true, true},
+	[VERNIC_CMD_OPEN_QP] = {handle_open_qp, true, true},
+	[VERNIC_CMD_OPEN_XRCD] = {handle_open_xrcd, true, true},
+	[VERNIC_CMD_CLOSE_XRCD] = {handle_close_xrcd, true},
 	[VERNIC_CMD_MODIFY_QP] = {handle_modify_qp, true, true},
 	[VERNIC_CMD_QUERY_QP] = {handle_query_qp, true, true},
 	[VERNIC_CMD_DESTROY_QP] = {handle_destroy_qp, true},
@@ -449,6 +452,7 @@ void client_end(struct client *c)
 		client_close_qps(c);
 		client_close_srqs(c);
 		client_close_wqs(c);
+		client_close_xrcds(c);
 		client_close_cqs(c);
 		client_close_channels(c);
 		client_close_mws(c);
@@ -462,6 +466,7 @@ void client_end(struct client *c)
 	handle_table_free(&c->srqs);
 	handle_table_free(&c->rwq_tables);
 	handle_table_free(&c->wqs);
+	handle_table_free(&c->xrcds);
 	handle_table_free(&c->cqs);
 	handle_table_free(&c->channels);
 	shared_put(c->shared);

@@ -50,6 +50,7 @@ struct server {
 	uint32_t fault_count;
 	uint32_t fault_id; /* of the newest one there was */
 	uint32_t post_generation; /* of posts that fail: even, another one with each change */
+	struct cds_list_head xrcds; /* XRC domains that are open, of all devices */
 };
 
 /*
@@ -107,6 +108,7 @@ struct client {
 	struct handle_table qps; /* the handle is the qp_index */
 	struct handle_table wqs;
 	struct handle_table rwq_tables;
+	struct handle_table xrcds;
 };
 
 /* Ring memory: a sealed memfd, mapped here and by the client. */
@@ -145,6 +147,37 @@ struct host_cq {
 struct host_srq {
 	struct srq srq;
 	struct ring_memory memory;
+	uint32_t slots;	    /* WQE slots, a power of two */
+	struct host_cq *cq; /* XRC only, as xrcd */
+	struct xrcd_open *xrcd;
+};
+
+/* A XRC domain: processes that open the same file share one. */
+struct host_xrcd {
+	struct xrcd xrcd; /* first: workers know only this */
+	struct cds_list_head node;
+	int fd; /* holds the inode, so that no other file gets its number; -1: private */
+	dev_t dev;
+	ino_t ino;
+	uint32_t opens;
+	struct cds_list_head targets; /* of struct xrc_target */
+};
+
+/* A client's handle of one. */
+struct xrcd_open {
+	struct host_xrcd *xrcd;
+	uint32_t users; /* QPs and SRQs made with it */
+};
+
+/* A XRC target QP, which lives as long as somebody has it open. */
+struct xrc_target {
+	struct cds_list_head node; /* of its domain */
+	struct qp *qp;		   /* touched by the worker only */
+	uint32_t qpn;
+	struct worker *worker;
+	unsigned int worker_index;
+	struct vernic_qp_ring *ring; /* nobody's */
+	uint32_t opens;
 };
 
 struct host_qp {
@@ -160,6 +193,10 @@ struct host_qp {
 	struct ibv_qp_cap cap;
 	bool sq_sig_all;
 	struct ring_memory memory;
+	/* XRC_RECV: has these two, and of those above qp, qpn and worker */
+	struct xrc_target *target;
+	struct xrcd_open *xrcd;
+	struct qp_opener opener;
 };
 
 struct host_wq {
@@ -297,6 +334,9 @@ int handle_modify_srq(struct client *c, struct message *m);
 int handle_query_srq(struct client *c, struct message *m);
 int handle_destroy_srq(struct client *c, struct message *m);
 int handle_create_qp(struct client *c, struct message *m);
+int handle_open_qp(struct client *c, struct message *m);
+int handle_open_xrcd(struct client *c, struct message *m);
+int handle_close_xrcd(struct client *c, struct message *m);
 int handle_modify_qp(struct client *c, struct message *m);
 int handle_query_qp(struct client *c, struct message *m);
 int handle_destroy_qp(struct client *c, struct message *m);
@@ -330,6 +370,12 @@ static inline bool client_is_last(const struct client *c)
 void stats_device_counters(const struct host *host, const struct device *dev,
 			   struct qp_counters *sum);
 
+/* ---- XRC target QPs: their part of what qp.c does ------------------------------------------ */
+
+int target_create(struct client *c, struct message *m);
+/* Closes a client's handle of one; the last one destroys it. */
+void target_close(struct client *c, struct host_qp *qp, uint32_t index);
+
 /* ---- posts that fail --------------------------------------------------------------------- */
 
 /* Tells a new queue's client the rules; and all of them, after every change of the rules. */
@@ -351,6 +397,7 @@ void client_close_faults(struct client *c);
 void client_close_qps(struct client *c);
 void client_close_srqs(struct client *c);
 void client_close_wqs(struct client *c);
+void client_close_xrcds(struct client *c);
 void client_close_cqs(struct client *c);
 void client_close_channels(struct client *c);
 void client_close_mws(struct client *c);

@@ -22,6 +22,8 @@ static uint32_t rule_opcodes(const struct fault_rule *rule)
 		{KIND_READ_REQUEST, IBV_WR_RDMA_READ},
 		{KIND_COMPARE_SWAP, IBV_WR_ATOMIC_CMP_AND_SWP},
 		{KIND_FETCH_ADD, IBV_WR_ATOMIC_FETCH_AND_ADD},
+		{KIND_FLUSH, VERNIC_WR_FLUSH},
+		{KIND_ATOMIC_WRITE, IBV_WR_ATOMIC_WRITE},
 	};
 	uint32_t opcodes = 0;
 
@@ -124,7 +126,7 @@ static void each_queue(struct server *s, void (*qp_fn)(struct client *, struct h
 		for (uint32_t h = 0; h < c->qps.used; h++) {
 			struct host_qp *qp = handle_get(&c->qps, h);
 
-			if (qp != NULL)
+			if (qp != NULL && qp->target == NULL) /* nobody posts on a XRC target */
 				qp_fn(c, qp);
 		}
 		for (uint32_t h = 0; h < c->srqs.used; h++) {

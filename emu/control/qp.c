@@ -23,7 +23,7 @@ struct qp_layout {
  * Checks the capabilities asked for and makes them the actual ones.
  * @return 0 or -EINVAL
  */
-static int qp_check_cap(const struct device *dev, struct ibv_qp_cap *cap, bool srq)
+static int qp_check_cap(const struct device *dev, struct ibv_qp_cap *cap, bool no_rq)
 {
 	const struct ibv_device_attr *limits = &dev->attr;
 	uint32_t max_wr = (uint32_t)limits->max_qp_wr;
@@ -40,7 +40,7 @@ static int qp_check_cap(const struct device *dev, struct ibv_qp_cap *cap, bool s
 		cap->max_inline_data = VERNIC_COPY_MAX;
 	if (cap->max_inline_data > dev->max_inline)
 		cap->max_inline_data = dev->max_inline;
-	if (srq) {
+	if (no_rq) {
 		/* Ignored, whatever they are. */
 		cap->max_recv_wr = 0;
 		cap->max_recv_sge = 0;
@@ -56,7 +56,7 @@ static int qp_check_cap(const struct device *dev, struct ibv_qp_cap *cap, bool s
 }
 
 /* Lays the rings out for actual capabilities. */
-static void qp_lay_out(struct qp_layout *l, const struct ibv_qp_cap *cap, bool srq)
+static void qp_lay_out(struct qp_layout *l, const struct ibv_qp_cap *cap, bool no_rq)
 {
 	const uint32_t sge = sizeof(struct vernic_sge);
 
@@ -69,8 +69,9 @@ static void qp_lay_out(struct qp_layout *l, const struct ibv_qp_cap *cap, bool s
 					  QP_SLOT_ALIGN);
 	l->sq_offset = round_up(sizeof(struct vernic_qp_ring), QP_SLOT_ALIGN);
 	l->rq_offset = l->sq_offset + (size_t)l->sq_depth * l->sq_stride;
-	l->rq_depth = srq ? 0 : round_up_pow2(cap->max_recv_wr);
-	l->rq_stride = srq ? 0 : (uint32_t)sizeof(struct vernic_recv_wqe) + cap->max_recv_sge * sge;
+	l->rq_depth = no_rq ? 0 : round_up_pow2(cap->max_recv_wr);
+	l->rq_stride = no_rq ? 0
+			     : (uint32_t)sizeof(struct vernic_recv_wqe) + cap->max_recv_sge * sge;
 	l->size = l->rq_offset + (size_t)l->rq_depth * l->rq_stride;
 }
 
@@ -162,7 +163,7 @@ static int qp_check_type(uint32_t type, bool srq)
 	case IBV_QPT_RAW_PACKET:
 		return srq ? -EINVAL : -EOPNOTSUPP;
 	case IBV_QPT_XRC_SEND:
-	case IBV_QPT_XRC_RECV:
+		return srq ? -EINVAL : 0;
 	case IBV_QPT_DRIVER:
 		return -EOPNOTSUPP;
 	default:
@@ -231,6 +232,7 @@ int handle_create_qp(struct client *c, struct message *m)
 	struct host_cq *send_cq = handle_get(&c->cqs, m->req->create_qp.send_cq);
 	struct host_cq *recv_cq = handle_get(&c->cqs, m->req->create_qp.recv_cq);
 	uint32_t type = m->req->create_qp.qp_type;
+	bool no_rq = m->req->create_qp.srq != UINT32_MAX || type == IBV_QPT_XRC_SEND;
 	struct host_srq *srq = NULL;
 	struct qp_params params;
 	struct qp_layout layout;
@@ -240,17 +242,21 @@ int handle_create_qp(struct client *c, struct message *m)
 	uint32_t index;
 	int err;
 
+	if (type == IBV_QPT_XRC_RECV)
+		return target_create(c, m);
 	if (m->req->create_qp.srq != UINT32_MAX) {
 		srq = handle_get(&c->srqs, m->req->create_qp.srq);
-		if (srq == NULL)
+		if (srq == NULL || srq->xrcd != NULL)
 			return -EINVAL;
 	}
+	if (type == IBV_QPT_XRC_SEND)
+		recv_cq = send_cq; /* it receives nothing */
 	err = qp_check_type(type, srq != NULL);
 	if (err != 0)
 		return err;
 	if (pd == NULL || send_cq == NULL || recv_cq == NULL)
 		return -EINVAL;
-	err = qp_check_cap(&c->device->dev, &cap, srq != NULL);
+	err = qp_check_cap(&c->device->dev, &cap, no_rq);
 	if (err != 0)
 		return err;
 	if (c->device->qps >= (uint32_t)c->device->dev.attr.max_qp)
@@ -261,7 +267,7 @@ int handle_create_qp(struct client *c, struct message *m)
 	err = handle_add(&c->qps, qp, VERNIC_MAX_CONTEXT_QP, &index);
 	if (err != 0)
 		goto fail;
-	qp_lay_out(&layout, &cap, srq != NULL);
+	qp_lay_out(&layout, &cap, no_rq);
 	err = ring_memory_create(&qp->memory, "vernic-qp", layout.size, m);
 	if (err != 0)
 		goto fail_handle;
@@ -343,6 +349,10 @@ static uint32_t qp_remove(struct client *c, struct host_qp *qp, uint32_t index)
 {
 	struct qp_call call = {.worker = qp->worker, .qp = qp->qp};
 
+	if (qp->target != NULL) {
+		target_close(c, qp, index);
+		return VERNIC_NO_SLOT;
+	}
 	for (unsigned int i = 0; i < c->host->workers; i++) {
 		if (c->host->worker[i] == qp->worker)
 			call.set = c->set[i];

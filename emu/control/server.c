@@ -182,6 +182,7 @@ int server_start(struct server *s, struct host *host, const char *path, char *er
 	memset(s, 0, sizeof(*s));
 	s->host = host;
 	CDS_INIT_LIST_HEAD(&s->clients);
+	CDS_INIT_LIST_HEAD(&s->xrcds);
 	s->loop = ev_loop_new(EVFLAG_AUTO);
 	if (s->loop == NULL) {
 		snprintf(error, error_len, "no event loop can be had");

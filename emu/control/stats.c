@@ -23,6 +23,14 @@ struct stats_qp {
 
 /* ---- on the worker's thread --------------------------------------------------------------- */
 
+/* @return whose QP it is: of a XRC target, one who has it open */
+static const struct client *stats_client(const struct qp *qp)
+{
+	if (qp->p.type != IBV_QPT_XRC_RECV)
+		return qp->p.client;
+	return cds_list_first_entry(&qp->openers, struct qp_opener, node)->client;
+}
+
 /* One QP, as it is now. */
 static void stats_describe(const struct qp *qp, struct stats_qp *s)
 {
@@ -33,7 +41,7 @@ static void stats_describe(const struct qp *qp, struct stats_qp *s)
 		.peer = qp->attr.dest_qp_num,
 		.type = qp->p.type,
 		.state = qp->state,
-		.pid = qp->p.client->pid,
+		.pid = stats_client(qp)->pid,
 		.counters = qp->counters,
 	};
 }
@@ -129,7 +137,18 @@ static int stats_collect(struct stats *s, bool qps)
 
 static const char *stats_type_name(enum ibv_qp_type type)
 {
-	return type == IBV_QPT_RC ? "RC" : type == IBV_QPT_UC ? "UC" : "UD";
+	switch (type) {
+	case IBV_QPT_RC:
+		return "RC";
+	case IBV_QPT_UC:
+		return "UC";
+	case IBV_QPT_XRC_SEND:
+		return "XRC_SEND";
+	case IBV_QPT_XRC_RECV:
+		return "XRC_RECV";
+	default:
+		return "UD";
+	}
 }
 
 /* Prints `"KEY":{"NAME":VALUE,...}` of a table of counters. */

@@ -19,6 +19,9 @@ void packet_train_headers(const struct train *t, struct wire_packet *pkt)
 	pkt->reth.va = pkt->atomic.va = t->reth.va;
 	pkt->reth.rkey = pkt->atomic.rkey = t->reth.rkey;
 	pkt->reth.length = t->reth.length;
+	pkt->xrc_srqn = t->xrc_srqn;
+	pkt->feth.type = t->flush.type;
+	pkt->feth.level = t->flush.level;
 	pkt->atomic.swap_add = t->atomic.swap_add;
 	pkt->atomic.compare = t->atomic.compare;
 	pkt->aeth.syndrome = t->aeth.syndrome;

@@ -49,6 +49,9 @@ static inline void packet_begins(struct train *t, const struct wire_packet *pkt)
 	t->reth.va = atomic ? pkt->atomic.va : pkt->reth.va;
 	t->reth.rkey = atomic ? pkt->atomic.rkey : pkt->reth.rkey;
 	t->reth.length = pkt->reth.length;
+	t->xrc_srqn = pkt->xrc_srqn;
+	t->flush.type = pkt->feth.type;
+	t->flush.level = pkt->feth.level;
 	t->atomic.swap_add = pkt->atomic.swap_add;
 	t->atomic.compare = pkt->atomic.compare;
 	t->atomic_orig = pkt->atomic_orig;

@@ -697,7 +697,7 @@ static bool rx_continues(const struct rx *rx, const struct wire_packet *pkt,
 	return t->count != 0 && !t->last && !(op->flags & OPF_FIRST) && op->kind == t->kind &&
 	       (pkt->opcode & 0xe0) == t->service && pkt->dest_qpn == t->dst_qpn &&
 	       pkt->psn == psn_add(t->psn, t->count) && pkt->pkey == t->pkey &&
-	       rx->tail == t->mtu && pkt->payload_len <= t->mtu;
+	       pkt->xrc_srqn == t->xrc_srqn && rx->tail == t->mtu && pkt->payload_len <= t->mtu;
 }
 
 /* Begins a train with a packet. */

@@ -99,9 +99,10 @@ static const char *const status_names[] = {
 };
 
 #define KIND_BIT(kind) (1u << (kind))
-#define REQUESTS                                                                    \
-	(KIND_BIT(KIND_SEND) | KIND_BIT(KIND_WRITE) | KIND_BIT(KIND_READ_REQUEST) | \
-	 KIND_BIT(KIND_COMPARE_SWAP) | KIND_BIT(KIND_FETCH_ADD))
+#define REQUESTS                                                                         \
+	(KIND_BIT(KIND_SEND) | KIND_BIT(KIND_WRITE) | KIND_BIT(KIND_READ_REQUEST) |      \
+	 KIND_BIT(KIND_COMPARE_SWAP) | KIND_BIT(KIND_FETCH_ADD) | KIND_BIT(KIND_FLUSH) | \
+	 KIND_BIT(KIND_ATOMIC_WRITE))
 #define RESPONSES (KIND_BIT(KIND_READ_RESPONSE) | KIND_BIT(KIND_ACK) | KIND_BIT(KIND_ATOMIC_ACK))
 
 /* Names of kinds and of groups of them, for opcode=. */
@@ -117,6 +118,8 @@ static const struct {
 	{"atomic-ack", KIND_BIT(KIND_ATOMIC_ACK)},
 	{"compare-swap", KIND_BIT(KIND_COMPARE_SWAP)},
 	{"fetch-add", KIND_BIT(KIND_FETCH_ADD)},
+	{"flush", KIND_BIT(KIND_FLUSH)},
+	{"atomic-write", KIND_BIT(KIND_ATOMIC_WRITE)},
 	{"read", KIND_BIT(KIND_READ_REQUEST) | KIND_BIT(KIND_READ_RESPONSE)},
 	{"atomic",
 	 KIND_BIT(KIND_COMPARE_SWAP) | KIND_BIT(KIND_FETCH_ADD) | KIND_BIT(KIND_ATOMIC_ACK)},

@@ -320,11 +320,13 @@ static uint8_t cqe_kind(const struct vernic_cqe *cqe)
 		[IBV_WC_RDMA_READ] = KIND_READ_REQUEST,
 		[IBV_WC_COMP_SWAP] = KIND_COMPARE_SWAP,
 		[IBV_WC_FETCH_ADD] = KIND_FETCH_ADD,
+		[VERNIC_WC_FLUSH] = KIND_FLUSH,
+		[IBV_WC_ATOMIC_WRITE] = KIND_ATOMIC_WRITE,
 	};
 
 	if (cqe->queue != VERNIC_CQE_SQ || cqe->opcode >= sizeof(kinds))
 		return KIND_SEND;
-	return kinds[cqe->opcode];
+	return kinds[cqe->opcode] != KIND_NONE ? kinds[cqe->opcode] : KIND_SEND;
 }
 
 /* Takes the oldest CQE of a queue. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The completer of RC: what comes back from the responder (IBTA 9.7.5, 9.7.7): ACKs, NAKs, READ and
- * atomic responses.
+ * The completer of RC and XRC: what comes back from the responder (IBTA 9.7.5, 9.7.7): ACKs, NAKs,
+ * READ and atomic responses.
  */
 #include "internal.h"
 
@@ -250,7 +250,7 @@ static struct send_entry *expected(struct qp *qp, struct train *t, uint32_t *ind
 	return requester_entry(qp, t->psn, index);
 }
 
-/* A train of READ response packets. */
+/* A train of READ response packets; to a FLUSH or ATOMIC WRITE, one without data. */
 static void read_response_rx(struct qp *qp, struct train *t)
 {
 	struct send_entry *entry;
@@ -260,7 +260,7 @@ static void read_response_rx(struct qp *qp, struct train *t)
 	if (t->payload.len > (uint64_t)t->count * qp->mtu || (t->count > 1 && t->mtu != qp->mtu))
 		return;
 	entry = expected(qp, t, &index);
-	if (!entry || entry->kind != KIND_READ_REQUEST)
+	if (!entry || !kind_has_response(entry->kind) || kind_is_atomic(entry->kind))
 		return;
 	packet = (uint32_t)psn_diff(t->psn, entry->first_psn);
 	if (packet + t->count > entry->packets)
@@ -268,7 +268,7 @@ static void read_response_rx(struct qp *qp, struct train *t)
 	offset = packet * qp->mtu;
 	if (MUTATION(read_wrong_offset) && packet)
 		offset -= qp->mtu;
-	left = entry->length - offset;
+	left = entry->kind == KIND_READ_REQUEST ? entry->length - offset : 0;
 	if (t->payload.len != (packet + t->count == entry->packets ? left : t->count * qp->mtu)) {
 		fail_wqe(qp, t->psn, IBV_WC_BAD_RESP_ERR);
 		return;

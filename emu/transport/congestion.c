@@ -318,7 +318,7 @@ void congestion_update(struct qp *qp)
 	/* A local path: nothing to charge. */
 	if (!qp->cong.budget[BUDGET_OUT] && !qp->cong.budget[BUDGET_IN])
 		return;
-	if (qp->p.type == IBV_QPT_RC && qp_sends(qp) && !qp->cong.silent) {
+	if (qp_is_reliable(qp) && qp_sends(qp) && !qp->cong.silent) {
 		const struct requester *r = &qp->req;
 
 		total = cost_at(qp, r->next, r->send_psn) - cost_at(qp, r->una, r->una_psn);

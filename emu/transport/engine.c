@@ -157,14 +157,19 @@ static uint64_t train_octets(const struct train *t)
 		[KIND_ATOMIC_ACK] = AETH_LEN + ATOMICACKETH_LEN,
 		[KIND_COMPARE_SWAP] = ATOMICETH_LEN,
 		[KIND_FETCH_ADD] = ATOMICETH_LEN,
+		[KIND_FLUSH] = FETH_LEN + RETH_LEN,
+		[KIND_ATOMIC_WRITE] = RETH_LEN,
 		[KIND_CNP] = CNP_RESERVED_LEN,
 	};
 	uint32_t with = t->first;
 
 	if (t->kind == KIND_READ_RESPONSE && t->last && (!t->first || t->count > 1))
 		with++;
-	return (uint64_t)t->count * (BTH_LEN + ICRC_LEN) + with * extended[t->kind] +
-	       ((t->payload.len + UINT64_C(3)) & ~UINT64_C(3)) +
+	bool xrceth = t->service == WIRE_XRC && t->kind != KIND_READ_RESPONSE &&
+		      t->kind != KIND_ACK && t->kind != KIND_ATOMIC_ACK;
+
+	return (uint64_t)t->count * (BTH_LEN + ICRC_LEN + (xrceth ? XRCETH_LEN : 0)) +
+	       with * extended[t->kind] + ((t->payload.len + UINT64_C(3)) & ~UINT64_C(3)) +
 	       (t->service == WIRE_UD ? DETH_LEN : 0) + (t->imm ? IMMDT_LEN : 0) +
 	       (t->inv ? IETH_LEN : 0);
 }
@@ -276,7 +281,7 @@ void engine_rx(struct engine *e, const struct train *received)
 	case KIND_ACK:
 	case KIND_ATOMIC_ACK:
 	case KIND_READ_RESPONSE:
-		if (qp->p.type == IBV_QPT_RC && qp_sends(qp))
+		if (qp_is_reliable(qp) && !qp_is_xrc_target(qp) && qp_sends(qp))
 			completer_rx(qp, &t);
 		else
 			qp->counters.rx_dropped += t.count;
@@ -284,6 +289,8 @@ void engine_rx(struct engine *e, const struct train *received)
 	default:
 		if (qp->p.type == IBV_QPT_UD)
 			ud_rx(qp, &t);
+		else if (qp->p.type == IBV_QPT_XRC_SEND)
+			qp->counters.rx_dropped += t.count; /* it only asks */
 		else if (!e->faults || !e->ops->fault_rx(e, qp, &t))
 			responder_rx(qp, &t);
 		break;

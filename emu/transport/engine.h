@@ -93,7 +93,12 @@ struct train {
 		uint64_t va;
 		uint32_t rkey;
 		uint32_t length;
-	} reth; /* READ request; WRITE where first */
+	} reth; /* READ request, FLUSH, ATOMIC WRITE; WRITE where first */
+	struct {
+		uint8_t type;  /* VERNIC_FLUSH_GLOBAL | VERNIC_FLUSH_PERSISTENT */
+		uint8_t level; /* VERNIC_FLUSH_RANGE, VERNIC_FLUSH_MR */
+	} flush;
+	uint32_t xrc_srqn; /* XRC requests: the SRQ of every packet */
 	struct {
 		uint64_t swap_add;
 		uint64_t compare; /* va and rkey are in reth */

@@ -58,8 +58,8 @@ static inline bool kind_is_atomic(unsigned int kind)
 	return kind == KIND_COMPARE_SWAP || kind == KIND_FETCH_ADD;
 }
 
-/* @return whether requests of a kind are answered with data, not with an ACK alone */
-static inline bool kind_has_response(unsigned int kind)
+/* @return whether requests of a kind are answered with data */
+static inline bool kind_returns_data(unsigned int kind)
 {
 	return kind == KIND_READ_REQUEST || kind_is_atomic(kind);
 }
@@ -68,6 +68,27 @@ static inline bool kind_has_response(unsigned int kind)
 static inline bool entry_is_local(const struct send_entry *entry)
 {
 	return entry->kind == KIND_NONE;
+}
+
+/*
+ * @return whether each request of a kind has an answer of its own, not an ACK for many. That of a
+ * FLUSH or ATOMIC WRITE is a READ response without data (IBTA A19).
+ */
+static inline bool kind_has_response(unsigned int kind)
+{
+	return kind_returns_data(kind) || kind == KIND_FLUSH || kind == KIND_ATOMIC_WRITE;
+}
+
+/* @return whether the QP is the responding half of a XRC connection */
+static inline bool qp_is_xrc_target(const struct qp *qp)
+{
+	return qp->xrc_target;
+}
+
+/* @return whether the QP's service acknowledges: RC, or either half of XRC */
+static inline bool qp_is_reliable(const struct qp *qp)
+{
+	return qp->reliable;
 }
 
 /* @return whether the QP's state lets requests in */
@@ -84,6 +105,13 @@ static inline bool qp_sends(const struct qp *qp)
 }
 
 /* ---- qp_state.c ---- */
+
+/*
+ * Programs give both halves of a XRC connection the attributes of RC, and get away with it on
+ * hardware (ib_uverbs of Linux drops them).
+ * @return mask without what the other half has
+ */
+int qp_state_mask(const struct qp *qp, int mask);
 
 /*
  * Checks a modify call against the tables and the device.
@@ -153,6 +181,8 @@ void responder_acknowledge(struct qp *qp);
 void responder_flush(struct qp *qp);
 /* Takes a receive WQE of the RQ or SRQ. @return whether there was one */
 bool responder_take_wqe(struct qp *qp);
+/* XRC target: the receive taken, if any, is its SRQ's again; its client hears of it by a CQE. */
+void responder_return_wqe(struct qp *qp);
 /*
  * Resolves [offset, offset + len) of the receive's SGEs.
  * @return 0, -EMSGSIZE (the SGEs are shorter), or another negative errno: LOC_PROT_ERR

@@ -16,7 +16,17 @@ static void set_state(struct qp *qp, enum ibv_qp_state state)
 
 unsigned int qp_service(const struct qp *qp)
 {
-	return qp->p.type == IBV_QPT_RC ? WIRE_RC : qp->p.type == IBV_QPT_UC ? WIRE_UC : WIRE_UD;
+	switch (qp->p.type) {
+	case IBV_QPT_RC:
+		return WIRE_RC;
+	case IBV_QPT_UC:
+		return WIRE_UC;
+	case IBV_QPT_XRC_SEND:
+	case IBV_QPT_XRC_RECV:
+		return WIRE_XRC;
+	default:
+		return WIRE_UD;
+	}
 }
 
 void qp_fill_cqe(struct qp *qp, struct vernic_cqe *cqe)
@@ -51,8 +61,12 @@ int qp_create(struct engine *e, const struct qp_params *params, struct qp **out)
 	if (!qp)
 		return -ENOMEM;
 	qp->p = *params;
+	qp->xrc_target = params->type == IBV_QPT_XRC_RECV;
+	qp->reliable = params->type == IBV_QPT_RC || params->type == IBV_QPT_XRC_SEND ||
+		       qp->xrc_target;
 	qp->engine = e;
 	qp->timer.fire = requester_timer;
+	CDS_INIT_LIST_HEAD(&qp->openers);
 	qp->req.entry = calloc(params->sq_depth, sizeof(*qp->req.entry));
 	qp->resp.wqe = calloc(1, sizeof(*qp->resp.wqe));
 	if (!qp->req.entry || !qp->resp.wqe)
@@ -82,6 +96,7 @@ void qp_destroy(struct qp *qp)
 	/* No operation may name the QP when it is freed. */
 	dma_flush(qp->engine->dma);
 	release(qp);
+	responder_return_wqe(qp);
 	congestion_detach(qp);
 	engine_unlink(qp->engine, qp);
 	engine_remove_qp(qp->engine, qp);
@@ -102,6 +117,7 @@ uint32_t qp_take_srq_slot(struct qp *qp)
 /* Everything as after qp_create(), queues emptied without CQEs. */
 static void reset(struct qp *qp)
 {
+	responder_return_wqe(qp);
 	congestion_detach(qp);
 	engine_unlink(qp->engine, qp);
 	qp->epoch++;
@@ -180,8 +196,10 @@ static void apply(struct qp *qp, const struct ibv_qp_attr *a, int mask)
 int qp_modify(struct qp *qp, const struct ibv_qp_attr *attr, int attr_mask)
 {
 	enum ibv_qp_state from = qp->state, next;
-	int err = qp_state_check(qp, attr, attr_mask, &next);
+	int err;
 
+	attr_mask = qp_state_mask(qp, attr_mask);
+	err = qp_state_check(qp, attr, attr_mask, &next);
 	if (err)
 		return err;
 	if (next == IBV_QPS_RESET && attr_mask & IBV_QP_STATE) {
@@ -255,7 +273,9 @@ void qp_complete(struct qp *qp, struct cq *cq, struct vernic_cqe *cqe, bool soli
 	} else if (cqe->queue != VERNIC_CQE_SQ) {
 		c->rdma_recvs++;
 	}
-	if (!e->faults || !e->ops->fault_cqe(e, qp, cq, cqe, solicited))
+	/* That of a XRC SRQ is not held back: its CQ may go before the QP does. */
+	if (!e->faults || cqe->queue == VERNIC_CQE_XRC_SRQ ||
+	    !e->ops->fault_cqe(e, qp, cq, cqe, solicited))
 		qp_publish(qp, cq, cqe, solicited);
 }
 

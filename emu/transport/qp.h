@@ -16,8 +16,9 @@ struct qp_params {
 	struct cq *send_cq;
 	struct cq *recv_cq;
 	struct srq *srq; /* NULL: its own RQ */
+	struct xrcd *xrcd; /* XRC_RECV, which has no PD, CQ, SRQ or client */
 	struct client *client;
-	enum ibv_qp_type type; /* RC, UC, UD */
+	enum ibv_qp_type type; /* RC, UC, UD, XRC_SEND, XRC_RECV */
 	bool sq_sig_all;
 	uint32_t index;	       /* the client's qp_index */
 	struct ibv_qp_cap cap; /* actual values */
@@ -39,6 +40,7 @@ struct send_entry {
 	uint64_t swap;
 	uint32_t rkey;
 	uint32_t imm;
+	uint32_t xrc_srqn;
 	uint32_t first_psn;
 	uint32_t packets; /* PSNs it takes */
 	uint32_t length;  /* bytes */
@@ -48,7 +50,9 @@ struct send_entry {
 	uint8_t opcode;	  /* enum ibv_wr_opcode */
 	uint8_t kind;	  /* enum wire_kind of its requests */
 	uint8_t status;	  /* enum ibv_wc_status: a local error, reported when its turn comes */
-	/* READ, atomic: the response is in place, and was reported; LOCAL_INV, BIND_MW: done */
+	uint8_t flush_type;  /* as of train.flush */
+	uint8_t flush_level; /* FLUSH: compare_add is the length */
+	/* The response is in place, and was reported; LOCAL_INV, BIND_MW: done */
 	bool placed;
 };
 
@@ -98,22 +102,22 @@ struct atomic_result {
 	uint64_t orig;
 };
 
-/* A READ or an atomic being answered; answers leave in the order of the requests. */
+/* What has an answer of its own being answered; answers leave in the order of the requests. */
 struct response_job {
 	uint64_t va;
 	uint64_t orig; /* atomic: the answer */
 	uint32_t rkey;
-	uint32_t length; /* bytes */
+	uint32_t length; /* bytes of the answer, 0 but for a READ */
 	uint32_t sent;	 /* bytes */
 	uint32_t psn;	 /* of the first response packet */
 	uint32_t msn;
-	bool fresh; /* no replay */
-	bool atomic;
-	bool ready; /* the atomic was carried out */
-	bool compare_swap;
+	uint32_t xrc_srqn; /* XRC: whose PD the rkey is of */
+	uint8_t kind;	   /* enum wire_kind of the request */
+	bool fresh;	   /* no replay */
+	bool ready;	   /* what was asked for is done, but for reading */
 	uint64_t swap_add;
 	uint64_t compare;
-	struct dma_segment seg; /* atomic: its 8 bytes */
+	struct dma_segment seg; /* atomic, ATOMIC WRITE: its 8 bytes */
 };
 
 /* Ring of jobs; replays count too, so more room than VERNIC_MAX_RD_ATOMIC. A power of two. */
@@ -142,6 +146,9 @@ struct responder {
 	uint32_t rkey;
 	uint32_t length; /* WRITE: RETH.length */
 	struct recv_wqe *wqe;
+	struct srq *srq;   /* XRC: of the train at hand, valid while that is handled; or NULL */
+	uint32_t xrc_srqn; /* XRC: of the message in progress */
+	uint32_t wqe_srqn; /* XRC: where wqe was taken from */
 
 	bool ack_owed;	 /* on engine.acks, or waiting for the jobs to be answered */
 	bool ack_linked; /* on engine.acks */
@@ -162,9 +169,19 @@ struct responder {
 	uint32_t atomic_next;
 };
 
+/* Somebody who has a XRC target QP open, and is told of its events. */
+struct qp_opener {
+	struct cds_list_head node;
+	struct client *client;
+	uint32_t index; /* the client's qp_index */
+};
+
 struct qp {
 	struct qp_params p;
+	struct cds_list_head openers; /* XRC_RECV: of struct qp_opener, the host's */
 	struct engine *engine;
+	bool reliable;	 /* p.type is RC, XRC_SEND or XRC_RECV */
+	bool xrc_target; /* p.type is XRC_RECV */
 	uint32_t qpn;
 	uint32_t epoch; /* raised by RESET: pending dma operations of before are void */
 	enum ibv_qp_state state;

@@ -18,7 +18,7 @@ const char *qp_state_name(enum ibv_qp_state state)
 	return (unsigned int)state < STATES ? state_names[state] : "UNKNOWN";
 }
 
-enum { RC, UC, UD, SERVICES };
+enum { RC, UC, UD, XRC_SEND, XRC_RECV, SERVICES };
 
 struct transition {
 	bool valid;
@@ -31,6 +31,9 @@ struct transition {
 	 IBV_QP_MIN_RNR_TIMER)
 #define RTS_OPTIONAL_UC \
 	(IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE)
+/* A XRC QP has what belongs to its half of a connection. */
+#define RTS_OPTIONAL_XRC_SEND RTS_OPTIONAL_UC
+#define RTS_OPTIONAL_XRC_RECV RTS_OPTIONAL_RC
 #define RTS_OPTIONAL_UD (IBV_QP_CUR_STATE | IBV_QP_QKEY)
 
 /* Moves to RESET and ERR are valid from everywhere and take nothing; they are not in the table. */
@@ -40,14 +43,18 @@ static const struct transition transitions[STATES][STATES] = {
 			.valid = true,
 			.required = {IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
 				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
+				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
 		},
 	[IBV_QPS_INIT][IBV_QPS_INIT] =
 		{
 			.valid = true,
 			.optional = {IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
 				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
+				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+				     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
 		},
 	[IBV_QPS_INIT][IBV_QPS_RTR] =
 		{
@@ -55,34 +62,46 @@ static const struct transition transitions[STATES][STATES] = {
 			.required = {IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 					     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
 				     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
-				     0},
+				     0,
+				     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+				     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+					     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER},
 			.optional = {IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
 				     IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
-				     IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+				     IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+				     IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+				     IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
 		},
 	[IBV_QPS_RTR][IBV_QPS_RTS] =
 		{
 			.valid = true,
 			.required = {IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 					     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-				     IBV_QP_SQ_PSN, IBV_QP_SQ_PSN},
-			.optional = {RTS_OPTIONAL_RC, RTS_OPTIONAL_UC, RTS_OPTIONAL_UD},
+				     IBV_QP_SQ_PSN, IBV_QP_SQ_PSN,
+				     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+					     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+				     IBV_QP_TIMEOUT | IBV_QP_SQ_PSN},
+			.optional = {RTS_OPTIONAL_RC, RTS_OPTIONAL_UC, RTS_OPTIONAL_UD,
+				     RTS_OPTIONAL_XRC_SEND, RTS_OPTIONAL_XRC_RECV},
 		},
 	[IBV_QPS_RTS][IBV_QPS_RTS] =
 		{
 			.valid = true,
-			.optional = {RTS_OPTIONAL_RC, RTS_OPTIONAL_UC, RTS_OPTIONAL_UD},
+			.optional = {RTS_OPTIONAL_RC, RTS_OPTIONAL_UC, RTS_OPTIONAL_UD,
+				     RTS_OPTIONAL_XRC_SEND, RTS_OPTIONAL_XRC_RECV},
 		},
 	[IBV_QPS_RTS][IBV_QPS_SQD] =
 		{
 			.valid = true,
 			.optional = {IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
-				     IBV_QP_EN_SQD_ASYNC_NOTIFY},
+				     IBV_QP_EN_SQD_ASYNC_NOTIFY,
+				     IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY},
 		},
 	[IBV_QPS_SQD][IBV_QPS_RTS] =
 		{
 			.valid = true,
-			.optional = {RTS_OPTIONAL_RC, RTS_OPTIONAL_UC, RTS_OPTIONAL_UD},
+			.optional = {RTS_OPTIONAL_RC, RTS_OPTIONAL_UC, RTS_OPTIONAL_UD,
+				     RTS_OPTIONAL_XRC_SEND, RTS_OPTIONAL_XRC_RECV},
 		},
 	[IBV_QPS_SQD][IBV_QPS_SQD] =
 		{
@@ -94,7 +113,15 @@ static const struct transition transitions[STATES][STATES] = {
 					     IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE,
 				     IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |
 					     IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE,
-				     IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+				     IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+				     IBV_QP_PORT | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					     IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC |
+					     IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |
+					     IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE,
+				     IBV_QP_PORT | IBV_QP_AV | IBV_QP_TIMEOUT |
+					     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_ALT_PATH |
+					     IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX |
+					     IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE},
 		},
 	[IBV_QPS_SQE][IBV_QPS_RTS] =
 		{
@@ -121,7 +148,8 @@ static bool values_are_good(const struct device *dev, const struct ibv_qp_attr *
 	const unsigned int access =
 		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 		IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
-		IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
+		IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE |
+		VERNIC_ACCESS_FLUSH;
 
 	return !((mask & IBV_QP_PORT && a->port_num != 1) ||
 		 (mask & IBV_QP_PKEY_INDEX && a->pkey_index >= dev->port_attr.pkey_tbl_len) ||
@@ -142,10 +170,29 @@ static bool values_are_good(const struct device *dev, const struct ibv_qp_attr *
 		 (mask & IBV_QP_PATH_MIG_STATE && a->path_mig_state != IBV_MIG_MIGRATED));
 }
 
+int qp_state_mask(const struct qp *qp, int mask)
+{
+	switch (qp->p.type) {
+	case IBV_QPT_XRC_SEND:
+		return mask & ~(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	case IBV_QPT_XRC_RECV:
+		return mask & ~(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
+	default:
+		return mask;
+	}
+}
+
 int qp_state_check(const struct qp *qp, const struct ibv_qp_attr *attr, int mask,
 		   enum ibv_qp_state *next)
 {
-	int service = qp->p.type == IBV_QPT_RC ? RC : qp->p.type == IBV_QPT_UC ? UC : UD;
+	static const uint8_t services[] = {
+		[IBV_QPT_RC] = RC,
+		[IBV_QPT_UC] = UC,
+		[IBV_QPT_UD] = UD,
+		[IBV_QPT_XRC_SEND] = XRC_SEND,
+		[IBV_QPT_XRC_RECV] = XRC_RECV,
+	};
+	int service = services[qp->p.type];
 	const struct transition *t;
 	int given = mask & ~IBV_QP_STATE;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The requester of RC and UC: takes WQEs off the SQ, sends their packets within the window, keeps
- * the timers, and completes WQEs.
+ * The requester of RC, UC and XRC: takes WQEs off the SQ, sends their packets within the window,
+ * keeps the timers, and completes WQEs.
  *
  * Theory of operation
  * -------------------
@@ -63,6 +63,8 @@ static const struct {
 	[IBV_WR_SEND_WITH_INV] = {true, KIND_SEND, IBV_WC_SEND, .inv = true},
 	[IBV_WR_LOCAL_INV] = {true, KIND_NONE, IBV_WC_LOCAL_INV, false},
 	[IBV_WR_BIND_MW] = {true, KIND_NONE, IBV_WC_BIND_MW, false},
+	[VERNIC_WR_FLUSH] = {true, KIND_FLUSH, VERNIC_WC_FLUSH, false},
+	[IBV_WR_ATOMIC_WRITE] = {true, KIND_ATOMIC_WRITE, IBV_WC_ATOMIC_WRITE, false},
 };
 #define SEND_OPCODES (sizeof(send_opcodes) / sizeof(send_opcodes[0]))
 
@@ -255,6 +257,22 @@ static int64_t wqe_length(struct qp *qp, uint32_t index, const struct vernic_sen
 	return sum <= UINT32_MAX ? (int64_t)sum : -1;
 }
 
+/* A FLUSH has no payload, and says what it is to reach. */
+static enum ibv_wc_status check_flush(const struct vernic_send_wqe *wqe, struct send_entry *entry)
+{
+	const unsigned int types = VERNIC_FLUSH_GLOBAL | VERNIC_FLUSH_PERSISTENT;
+
+	if (wqe->num_sge || !wqe->flush.type || wqe->flush.type & ~types ||
+	    wqe->flush.level > VERNIC_FLUSH_MR)
+		return IBV_WC_LOC_QP_OP_ERR;
+	if (wqe->flush.length > UINT32_MAX)
+		return IBV_WC_LOC_LEN_ERR;
+	entry->compare_add = wqe->flush.length;
+	entry->flush_type = wqe->flush.type;
+	entry->flush_level = wqe->flush.level;
+	return IBV_WC_SUCCESS;
+}
+
 /* @return the local error a WQE has, or IBV_WC_SUCCESS */
 static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 				    const struct vernic_send_wqe *wqe, struct send_entry *entry)
@@ -266,7 +284,7 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 	    wqe->num_sge > qp->p.cap.max_send_sge)
 		return IBV_WC_LOC_QP_OP_ERR;
 	entry->kind = send_opcodes[wqe->opcode].kind;
-	if (qp->p.type != IBV_QPT_RC && kind_has_response(entry->kind))
+	if (!qp_is_reliable(qp) && kind_has_response(entry->kind))
 		return IBV_WC_LOC_QP_OP_ERR;
 	if (qp->p.type == IBV_QPT_UD && entry->kind != KIND_SEND)
 		return IBV_WC_LOC_QP_OP_ERR;
@@ -279,14 +297,19 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 	/* It would wait for ever. */
 	if (kind_has_response(entry->kind) && qp->attr.max_rd_atomic == 0)
 		return IBV_WC_LOC_QP_OP_ERR;
-	if (kind_has_response(entry->kind) && wqe->flags & (IBV_SEND_INLINE | VERNIC_SEND_COPIED))
+	if (kind_has_response(entry->kind) && entry->kind != KIND_ATOMIC_WRITE &&
+	    wqe->flags & (IBV_SEND_INLINE | VERNIC_SEND_COPIED))
 		return IBV_WC_LOC_QP_OP_ERR;
+	if (entry->kind == KIND_FLUSH)
+		return check_flush(wqe, entry);
 	if (length < 0 || length > VERNIC_MAX_MSG_SIZE ||
 	    (qp->p.type == IBV_QPT_UD && length > qp->mtu))
 		return IBV_WC_LOC_LEN_ERR;
 	entry->length = (uint32_t)length;
 	if (kind_is_atomic(entry->kind))
 		return length == 8 ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR;
+	if (entry->kind == KIND_ATOMIC_WRITE && length != ATOMIC_WRITE_LEN)
+		return IBV_WC_LOC_LEN_ERR;
 	if (wqe->flags & (IBV_SEND_INLINE | VERNIC_SEND_COPIED) && entry->length > qp->p.sq_data)
 		return IBV_WC_LOC_LEN_ERR;
 	/* Of a READ the remote side is checked first, its SGEs when the response comes. */
@@ -311,6 +334,7 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 		.swap = wqe->rdma.swap,
 		.rkey = wqe->rdma.rkey,
 		.imm = wqe->imm,
+		.xrc_srqn = wqe->xrc_srqn,
 		.first_psn = r->psn,
 		.cost = r->cost,
 		.flags = wqe->flags,
@@ -413,7 +437,7 @@ static void move_cursor(struct qp *qp, const struct send_entry *entry, uint32_t 
 		r->next++;
 	congestion_sent(qp, kind_has_response(entry->kind) ? BUDGET_IN : BUDGET_OUT,
 			packets * entry->unit, again);
-	if (idle && qp->p.type == IBV_QPT_RC)
+	if (idle && qp_is_reliable(qp))
 		restart_deadline(qp);
 }
 
@@ -433,8 +457,8 @@ static uint32_t read_piece(const struct qp *qp, const struct send_entry *entry, 
 	return (end < entry->packets ? end : entry->packets) - offset;
 }
 
-/* Sends one READ or atomic request. @return PSNs used, 0 if it has to wait */
-static uint32_t send_rd_request(struct qp *qp, const struct send_entry *entry)
+/* Sends one request that has an answer. @return PSNs used, 0 if it has to wait or failed */
+static uint32_t send_rd_request(struct qp *qp, struct send_entry *entry)
 {
 	struct requester *r = &qp->req;
 	uint32_t offset = (uint32_t)psn_diff(r->send_psn, entry->first_psn);
@@ -452,8 +476,20 @@ static uint32_t send_rd_request(struct qp *qp, const struct send_entry *entry)
 	t.psn = r->send_psn;
 	t.reth.va = entry->remote_addr + skip;
 	t.reth.rkey = entry->rkey;
+	t.xrc_srqn = entry->xrc_srqn;
 	t.mtu = 0;
-	if (kind_is_atomic(entry->kind)) {
+	if (entry->kind == KIND_FLUSH) {
+		t.reth.length = (uint32_t)entry->compare_add;
+		t.flush.type = entry->flush_type;
+		t.flush.level = entry->flush_level;
+	} else if (entry->kind == KIND_ATOMIC_WRITE) {
+		t.reth.length = t.mtu = ATOMIC_WRITE_LEN;
+		if (requester_payload(qp, r->next, entry, 0, ATOMIC_WRITE_LEN, &t.payload)) {
+			entry->status = IBV_WC_LOC_PROT_ERR; /* deregistered since it was begun */
+			requester_advance(qp);
+			return 0;
+		}
+	} else if (kind_is_atomic(entry->kind)) {
 		t.atomic.swap_add = entry->kind == KIND_FETCH_ADD ? entry->compare_add
 								  : entry->swap;
 		t.atomic.compare = entry->kind == KIND_FETCH_ADD ? 0 : entry->compare_add;
@@ -506,7 +542,8 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	t.inv = t.last && send_opcodes[entry->opcode].inv;
 	t.imm_data = entry->imm;
 	t.solicited = t.last && entry->flags & IBV_SEND_SOLICITED;
-	t.ackreq = qp->p.type == IBV_QPT_RC;
+	t.xrc_srqn = entry->xrc_srqn;
+	t.ackreq = qp_is_reliable(qp);
 	t.reth.va = entry->remote_addr;
 	t.reth.rkey = entry->rkey;
 	t.reth.length = entry->length;
@@ -655,7 +692,7 @@ void requester_complete(struct qp *qp, struct vernic_cqe *cqe)
 		cqe->queue = VERNIC_CQE_SQ;
 		cqe->status = IBV_WC_SUCCESS;
 		cqe->opcode = send_opcodes[entry->opcode].wc_opcode;
-		cqe->byte_len = kind_has_response(entry->kind) ? entry->length : 0;
+		cqe->byte_len = kind_returns_data(entry->kind) ? entry->length : 0;
 		cqe->data_len = data_len;
 		qp_complete(qp, qp->p.send_cq, cqe, false);
 	}
@@ -695,7 +732,7 @@ void requester_advance(struct qp *qp)
 void requester_fail(struct qp *qp, enum ibv_wc_status status)
 {
 	qp->req.fail_status = status;
-	if (qp->p.type == IBV_QPT_RC)
+	if (qp_is_reliable(qp))
 		qp_error(qp, -1);
 	else
 		qp_sq_error(qp);

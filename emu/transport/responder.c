@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The responder of RC and UC.
+ * The responder of RC, UC and XRC.
  *
  * Theory of operation
  * -------------------
@@ -15,6 +15,13 @@
  *
  * A duplicate is answered without a second effect: a SEND or WRITE with the newest ACK, a READ by
  * reading again, an atomic from the stored result (IBTA 9.7.4.4, 9.4.5).
+ *
+ * A FLUSH and an ATOMIC WRITE are jobs like READs and atomics, with an answer that has no data.
+ * What came before is in place when the job's dma operation is done.
+ *
+ * The target QP of a XRC connection has no receive queue, CQ and PD of its own: each request names
+ * a SRQ of the QP's domain, and those are that SRQ's (IBTA A14). The SRQ may go at any time, so it
+ * is looked up for each train, and what is kept of it is its number.
  */
 #include "internal.h"
 
@@ -25,6 +32,65 @@ enum { ARG_PSN, ARG_COUNT, ARG_MSN, ARG_FLAGS, ARG_JOB };
 enum { DONE_ACK = 1, DONE_CQE = 2, DONE_SOLICITED = 4 };
 
 static void responder_done(struct dma *dma, struct dma_op *op, int error);
+
+/* @return the SRQ receives come from; NULL: the QP's RQ */
+static struct srq *recv_srq(const struct qp *qp)
+{
+	return qp_is_xrc_target(qp) ? qp->resp.srq : qp->p.srq;
+}
+
+/* @return where receives complete */
+static struct cq *recv_cq(const struct qp *qp)
+{
+	return qp_is_xrc_target(qp) ? qp->resp.srq->cq : qp->p.recv_cq;
+}
+
+/* @return the PD that rkeys must be of; XRC: NULL if the SRQ is gone */
+static const struct pd *remote_pd(const struct qp *qp)
+{
+	if (!qp_is_xrc_target(qp))
+		return qp->p.pd;
+	return qp->resp.srq ? qp->resp.srq->pd : NULL;
+}
+
+/* Resolves what the peer names by a rkey. @return 0, or a negative errno: it may not have that */
+static int resolve_rkey(const struct qp *qp, uint32_t rkey, uint64_t va, uint64_t len,
+			uint32_t access, struct dma_segment *seg)
+{
+	const struct pd *pd = remote_pd(qp);
+
+	return pd ? rkey_resolve(pd, qp->qpn, rkey, va, len, access, seg) : -EINVAL;
+}
+
+/* XRC: looks up the SRQ of a train. One of another domain is none (check_xrceth() tells). */
+static void find_srq(struct qp *qp, uint32_t number)
+{
+	struct srq *srq;
+
+	if (!qp_is_xrc_target(qp))
+		return;
+	srq = xrc_table_find(qp->p.dev->xrcs, number);
+	if (srq && srq->xrcd != qp->p.xrcd && !MUTATION(xrc_domain_ignored))
+		srq = NULL;
+	qp->resp.srq = srq;
+}
+
+void responder_return_wqe(struct qp *qp)
+{
+	struct vernic_cqe cqe;
+
+	if (!qp_is_xrc_target(qp) || !qp->resp.have_wqe)
+		return;
+	qp->resp.have_wqe = false;
+	if (MUTATION(xrc_slot_lost))
+		return;
+	find_srq(qp, qp->resp.wqe_srqn);
+	if (!qp->resp.srq)
+		return;
+	responder_fill_cqe(qp, &cqe);
+	cqe.queue = VERNIC_CQE_XRC_SLOT;
+	cq_push(qp->engine, recv_cq(qp), &cqe, false);
+}
 
 void responder_reset(struct qp *qp)
 {
@@ -158,8 +224,17 @@ bool responder_take_wqe(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
 
-	if (!r->have_wqe)
-		r->have_wqe = qp->p.srq ? srq_take(qp->engine, qp->p.srq, r->wqe) : rq_take(qp);
+	struct srq *srq = recv_srq(qp);
+
+	/* Kept since a train that was not accepted, and this one is for another SRQ. */
+	if (qp_is_xrc_target(qp) && r->have_wqe && r->wqe_srqn != srq->number) {
+		responder_return_wqe(qp);
+		r->srq = srq;
+	}
+	if (r->have_wqe)
+		return true;
+	r->have_wqe = srq ? srq_take(qp->engine, srq, r->wqe) : rq_take(qp);
+	r->wqe_srqn = srq ? srq->number : 0;
 	return r->have_wqe;
 }
 
@@ -169,11 +244,16 @@ void responder_fill_cqe(struct qp *qp, struct vernic_cqe *cqe)
 	cqe->wr_id = qp->resp.wqe->wr_id;
 	cqe->wqe = qp->resp.wqe->slot;
 	cqe->queue = qp->p.srq ? VERNIC_CQE_SRQ : VERNIC_CQE_RQ;
+	if (qp_is_xrc_target(qp)) {
+		cqe->queue = VERNIC_CQE_XRC_SRQ;
+		cqe->qp_index = qp->resp.srq->handle;
+	}
 }
 
 int responder_resolve(struct qp *qp, uint32_t offset, uint32_t len, struct dma_list *list)
 {
-	const struct pd *pd = qp->p.srq ? qp->p.srq->pd : qp->p.pd;
+	const struct srq *srq = recv_srq(qp);
+	const struct pd *pd = srq ? srq->pd : qp->p.pd;
 	const struct recv_wqe *wqe = qp->resp.wqe;
 
 	return sge_resolve(qp->engine->dma, pd, wqe->sge, wqe->num_sge, offset, len,
@@ -188,7 +268,7 @@ static void flush_one(struct qp *qp)
 	responder_fill_cqe(qp, &cqe);
 	cqe.status = IBV_WC_WR_FLUSH_ERR;
 	qp->resp.have_wqe = false;
-	qp_complete(qp, qp->p.recv_cq, &cqe, true);
+	qp_complete(qp, recv_cq(qp), &cqe, true);
 }
 
 void responder_flush(struct qp *qp)
@@ -197,6 +277,15 @@ void responder_flush(struct qp *qp)
 
 	if (MUTATION(receive_lost))
 		r->have_wqe = false;
+	if (qp_is_xrc_target(qp)) {
+		/* The SRQ's other receives are none of this QP's. */
+		find_srq(qp, r->wqe_srqn);
+		if (r->have_wqe && r->srq)
+			flush_one(qp);
+		r->have_wqe = false;
+		r->kind = KIND_NONE;
+		return;
+	}
 	if (r->have_wqe)
 		flush_one(qp);
 	r->kind = KIND_NONE;
@@ -233,7 +322,7 @@ static void memory_failed(struct qp *qp, uint32_t psn)
 {
 	qp->resp.failed = true;
 	qp->resp.refused = false;
-	if (qp->p.type == IBV_QPT_RC) {
+	if (qp_is_reliable(qp)) {
 		owe_nak(qp, AETH_NAK | NAK_REMOTE_OPERATION);
 		qp->resp.nak_psn = psn;
 	}
@@ -256,9 +345,9 @@ static void responder_done(struct dma *dma, struct dma_op *op, int error)
 		op->cqe.status = IBV_WC_WR_FLUSH_ERR;
 	}
 	if (flags & DONE_CQE)
-		qp_complete(qp, qp->p.recv_cq, &op->cqe,
+		qp_complete(qp, op->ctx, &op->cqe,
 			    flags & DONE_SOLICITED || op->cqe.status != IBV_WC_SUCCESS);
-	if (r->failed || qp->p.type != IBV_QPT_RC)
+	if (r->failed || !qp_is_reliable(qp))
 		return;
 	in_place(qp, op->arg[ARG_PSN], op->arg[ARG_MSN]);
 	if (flags & DONE_ACK) {
@@ -279,6 +368,8 @@ static struct dma_op *submit(struct qp *qp, uint32_t psn, uint32_t count, uint32
 	op->arg[ARG_COUNT] = count;
 	op->arg[ARG_MSN] = qp->resp.msn;
 	op->arg[ARG_FLAGS] = flags;
+	if (flags & DONE_CQE)
+		op->ctx = recv_cq(qp);
 	return op;
 }
 
@@ -293,7 +384,7 @@ static void fail_recv(struct qp *qp, enum ibv_wc_status status, enum aeth_nak na
 	responder_fill_cqe(qp, &op->cqe);
 	op->cqe.status = status;
 	r->have_wqe = false;
-	if (qp->p.type == IBV_QPT_RC) {
+	if (qp_is_reliable(qp)) {
 		r->refused = true;
 		owe_nak(qp, AETH_NAK | nak);
 	}
@@ -307,7 +398,7 @@ static void fail_recv(struct qp *qp, enum ibv_wc_status status, enum aeth_nak na
 static void refuse(struct qp *qp, enum aeth_nak code, int event)
 {
 	qp->counters.resp_remote_access_errors += code == NAK_REMOTE_ACCESS;
-	if (qp->p.type != IBV_QPT_RC) {
+	if (!qp_is_reliable(qp)) {
 		qp->resp.kind = KIND_NONE;
 		return;
 	}
@@ -320,7 +411,7 @@ static void refuse(struct qp *qp, enum aeth_nak code, int event)
 static void not_ready(struct qp *qp)
 {
 	qp->counters.out_of_buffer++;
-	if (qp->p.type == IBV_QPT_RC)
+	if (qp_is_reliable(qp))
 		owe_nak(qp, AETH_RNR_NAK | qp->attr.min_rnr_timer);
 	else
 		qp->resp.kind = KIND_NONE;
@@ -400,8 +491,8 @@ static bool job_pending(const struct qp *qp, uint32_t psn)
 	return false;
 }
 
-/* @return a new job at the tail, zeroed, or NULL if there is no room */
-static struct response_job *job_add(struct qp *qp)
+/* @return a new job at the tail, for the request of a train, or NULL if there is no room */
+static struct response_job *job_add(struct qp *qp, const struct train *t)
 {
 	struct responder *r = &qp->resp;
 	struct response_job *job;
@@ -411,16 +502,17 @@ static struct response_job *job_add(struct qp *qp)
 	if (!r->job || r->job_tail - r->job_head == RESPONDER_JOBS)
 		return NULL;
 	job = &r->job[r->job_tail++ % RESPONDER_JOBS];
-	*job = (struct response_job){.msn = r->msn};
+	*job = (struct response_job){
+		.kind = t->kind,
+		.psn = t->psn,
+		.msn = r->msn,
+		.va = t->reth.va,
+		.rkey = t->reth.rkey,
+		.xrc_srqn = t->xrc_srqn,
+		.ready = t->kind == KIND_READ_REQUEST,
+	};
 	engine_schedule(qp->engine, qp);
 	return job;
-}
-
-/* Resolves what the peer names by a rkey. @return 0, or a negative errno: it may not have that */
-static int resolve_rkey(const struct qp *qp, uint32_t rkey, uint64_t va, uint64_t len,
-			uint32_t access, struct dma_segment *seg)
-{
-	return rkey_resolve(qp->p.pd, qp->qpn, rkey, va, len, access, seg);
 }
 
 /* Answers a READ again (IBTA 9.7.4.4). What it may not read any more it does not get. */
@@ -433,13 +525,34 @@ static void replay_read(struct qp *qp, const struct train *t)
 	    (t->reth.length && resolve_rkey(qp, t->reth.rkey, t->reth.va, t->reth.length,
 					    IBV_ACCESS_REMOTE_READ, &seg)))
 		return;
-	job = job_add(qp);
+	job = job_add(qp, t);
 	if (!job)
 		return;
-	job->psn = t->psn;
-	job->va = t->reth.va;
-	job->rkey = t->reth.rkey;
 	job->length = t->reth.length;
+}
+
+/* Answers a FLUSH or ATOMIC WRITE again: what it asked for is done, and is not done twice. */
+static void replay_placed(struct qp *qp, const struct train *t)
+{
+	struct response_job *job;
+
+	if (job_pending(qp, t->psn))
+		return;
+	if (t->kind == KIND_ATOMIC_WRITE && MUTATION(atomic_write_twice)) {
+		struct dma_op *op = dma_submit(qp->engine->dma);
+
+		op->src = t->payload;
+		op->dst = (struct dma_list){.seg = dma_segments(qp->engine->dma, 1),
+					    .count = 1,
+					    .len = ATOMIC_WRITE_LEN};
+		if (t->payload.len != ATOMIC_WRITE_LEN ||
+		    resolve_rkey(qp, t->reth.rkey, t->reth.va, ATOMIC_WRITE_LEN,
+				 IBV_ACCESS_REMOTE_WRITE, op->dst.seg))
+			op->src = op->dst = (struct dma_list){0};
+	}
+	job = job_add(qp, t);
+	if (job)
+		job->ready = true;
 }
 
 /* A duplicate of an atomic: the stored result, if it is still there, and nothing done twice. */
@@ -460,11 +573,9 @@ static void replay_atomic(struct qp *qp, const struct train *t)
 
 		if (r->atomic[i].psn != t->psn)
 			continue;
-		job = job_add(qp);
+		job = job_add(qp, t);
 		if (!job)
 			return;
-		job->psn = t->psn;
-		job->atomic = true;
 		job->ready = true;
 		job->orig = r->atomic[i].orig;
 		return;
@@ -516,6 +627,10 @@ static bool check_psn(struct qp *qp, struct train *t)
 	case KIND_COMPARE_SWAP:
 	case KIND_FETCH_ADD:
 		replay_atomic(qp, t);
+		return false;
+	case KIND_FLUSH:
+	case KIND_ATOMIC_WRITE:
+		replay_placed(qp, t);
 		return false;
 	default:
 		break;
@@ -576,6 +691,26 @@ static bool check_length(const struct qp *qp, const struct train *t)
 	return t->payload.len > full - qp->mtu && t->payload.len <= full;
 }
 
+/*
+ * The XRCETH names a SRQ of this domain, the same in all packets of a message (IBTA A14). That
+ * holds for READs and WRITEs too: the SRQ says whose memory they are for.
+ */
+static bool check_xrceth(struct qp *qp, const struct train *t)
+{
+	struct responder *r = &qp->resp;
+
+	if (!r->srq && xrc_table_find(qp->p.dev->xrcs, t->xrc_srqn)) {
+		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+		return false;
+	}
+	if (!r->srq || (!t->first && t->xrc_srqn != r->xrc_srqn)) {
+		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
+		return false;
+	}
+	r->xrc_srqn = t->xrc_srqn;
+	return true;
+}
+
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /*
@@ -607,7 +742,7 @@ static void accept(struct qp *qp, const struct train *t, const struct dma_list *
 		op->cqe.src_qp = qp->attr.dest_qp_num;
 		r->have_wqe = false;
 		if (t->kind == KIND_SEND && t->first &&
-		    t->payload.len <= cq_data_room(qp->p.recv_cq) && list_is_local(&t->payload) &&
+		    t->payload.len <= cq_data_room(recv_cq(qp)) && list_is_local(&t->payload) &&
 		    list_is_placeable(dst)) {
 			list_copy(op->cqe.data, &t->payload);
 			op->cqe.data_len = (uint8_t)t->payload.len;
@@ -626,7 +761,7 @@ static void accept(struct qp *qp, const struct train *t, const struct dma_list *
 /* Ends the binding of a window as a SEND asks for. @return whether it could */
 static bool invalidate(struct qp *qp, uint32_t rkey)
 {
-	return MUTATION(invalidate_forgotten) || mw_invalidate(qp->p.pd, qp->qpn, rkey) == 0;
+	return MUTATION(invalidate_forgotten) || mw_invalidate(remote_pd(qp), qp->qpn, rkey) == 0;
 }
 
 /* A train of SEND packets. */
@@ -663,7 +798,7 @@ static void send_rx(struct qp *qp, const struct train *t)
 /* A WRITE's rkey does not allow it. A receive that its immediate was for fails too. */
 static void write_denied(struct qp *qp, const struct train *t)
 {
-	if (qp->p.type == IBV_QPT_RC && t->imm && responder_take_wqe(qp))
+	if (qp_is_reliable(qp) && t->imm && responder_take_wqe(qp))
 		fail_recv(qp, IBV_WC_LOC_ACCESS_ERR, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
 	else
 		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
@@ -699,7 +834,7 @@ static void write_rx(struct qp *qp, struct train *t)
 		return;
 	}
 	if (t->imm && !responder_take_wqe(qp)) {
-		if (t->count == 1 || qp->p.type != IBV_QPT_RC) {
+		if (t->count == 1 || !qp_is_reliable(qp)) {
 			not_ready(qp);
 			return;
 		}
@@ -724,7 +859,7 @@ static void write_rx(struct qp *qp, struct train *t)
 		not_ready(qp);
 }
 
-/* READ and atomics: how many may be waiting for their answer (IBTA 9.7.4.1.5). */
+/* What has an answer of its own: how many may be waiting for their answer (IBTA 9.7.4.1.5). */
 static bool check_rd_depth(struct qp *qp)
 {
 	if (qp->resp.job_fresh < qp->attr.max_dest_rd_atomic)
@@ -733,11 +868,11 @@ static bool check_rd_depth(struct qp *qp)
 	return false;
 }
 
-/* Accepts a READ or atomic that takes packets PSNs. @return its job, or NULL: drop it */
+/* Accepts what has an answer, and takes packets PSNs. @return its job, or NULL: drop it */
 static struct response_job *accept_job(struct qp *qp, const struct train *t, uint32_t packets)
 {
 	struct responder *r = &qp->resp;
-	struct response_job *job = job_add(qp);
+	struct response_job *job = job_add(qp, t);
 
 	if (!job)
 		return NULL;
@@ -748,11 +883,9 @@ static struct response_job *accept_job(struct qp *qp, const struct train *t, uin
 	r->rd_psn = psn_add(r->epsn, PSN_MASK);
 	qp->counters.rx_read_requests += t->kind == KIND_READ_REQUEST;
 	qp->counters.rx_atomic_requests += kind_is_atomic(t->kind);
+	qp->counters.rx_write_requests += t->kind == KIND_ATOMIC_WRITE;
 	job->fresh = true;
-	job->psn = t->psn;
 	job->msn = r->msn;
-	job->va = t->reth.va;
-	job->rkey = t->reth.rkey;
 	return job;
 }
 
@@ -779,23 +912,33 @@ static void read_rx(struct qp *qp, const struct train *t)
 		job->length = t->reth.length;
 }
 
+/* @return the job of an operation, or NULL: the QP answers no more */
+static struct response_job *done_job(struct dma_op *op)
+{
+	struct qp *qp = op->qp;
+
+	if (op->epoch != qp->epoch || qp->resp.failed || !answers(qp))
+		return NULL;
+	return &qp->resp.job[op->arg[ARG_JOB] % RESPONDER_JOBS];
+}
+
 /* Everything before the atomic is in place, nothing behind it has started. */
 static void atomic_done(struct dma *dma, struct dma_op *op, int error)
 {
+	struct response_job *job = done_job(op);
 	struct qp *qp = op->qp;
 	struct responder *r = &qp->resp;
-	struct response_job *job;
 	uint64_t value, orig;
 	int err;
 
-	if (op->epoch != qp->epoch || r->failed || !answers(qp))
+	if (!job)
 		return;
-	job = &r->job[op->arg[ARG_JOB] % RESPONDER_JOBS];
 	pthread_mutex_lock(&qp->p.dev->atomic_lock);
 	err = dma_read_now(dma, job->seg.mm, job->seg.addr, &orig, sizeof(orig));
 	if (!err) {
-		value = job->compare_swap ? (orig == job->compare ? job->swap_add : orig)
-					  : orig + job->swap_add;
+		value = job->kind == KIND_FETCH_ADD ? orig + job->swap_add
+			: orig == job->compare	    ? job->swap_add
+						    : orig;
 		err = dma_write_now(dma, job->seg.mm, job->seg.addr, &value, sizeof(value));
 	}
 	pthread_mutex_unlock(&qp->p.dev->atomic_lock);
@@ -810,12 +953,23 @@ static void atomic_done(struct dma *dma, struct dma_op *op, int error)
 	engine_schedule(qp->engine, qp);
 }
 
+/* @return the operation that completes the newest job: done() comes when all before is in place */
+static struct dma_op *submit_job(struct qp *qp, void (*done)(struct dma *, struct dma_op *, int))
+{
+	struct dma_op *op = dma_submit(qp->engine->dma);
+
+	op->done = done;
+	op->qp = qp;
+	op->epoch = qp->epoch;
+	op->arg[ARG_JOB] = qp->resp.job_tail - 1;
+	return op;
+}
+
 /* An atomic request. It is done by atomic_done(). */
 static void atomic_rx(struct qp *qp, const struct train *t)
 {
 	struct dma_segment seg;
 	struct response_job *job;
-	struct dma_op *op;
 
 	if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) || t->reth.va % 8) {
 		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
@@ -830,32 +984,163 @@ static void atomic_rx(struct qp *qp, const struct train *t)
 	job = accept_job(qp, t, 1);
 	if (!job)
 		return;
-	job->atomic = true;
-	job->compare_swap = t->kind == KIND_COMPARE_SWAP;
 	job->swap_add = t->atomic.swap_add;
 	job->compare = t->atomic.compare;
 	job->seg = seg;
-	op = dma_submit(qp->engine->dma);
-	op->done = atomic_done;
+	submit_job(qp, atomic_done)->barrier = true;
+}
+
+/* Everything before the ATOMIC WRITE is in place; its 8 bytes, at op->ctx, are written at once. */
+static void atomic_write_done(struct dma *dma, struct dma_op *op, int error)
+{
+	struct response_job *job = done_job(op);
+	struct qp *qp = op->qp;
+	int err = error;
+
+	if (!job)
+		return;
+	if (!err) {
+		pthread_mutex_lock(&qp->p.dev->atomic_lock);
+		err = dma_write_now(dma, job->seg.mm, job->seg.addr, op->ctx, ATOMIC_WRITE_LEN);
+		pthread_mutex_unlock(&qp->p.dev->atomic_lock);
+	}
+	if (err) {
+		memory_failed(qp, job->psn);
+		return;
+	}
+	job->ready = true;
+	engine_schedule(qp->engine, qp);
+}
+
+/* An ATOMIC WRITE: 8 aligned bytes that nobody sees half written (IBTA A19). */
+static void atomic_write_rx(struct qp *qp, const struct train *t)
+{
+	struct dma *dma = qp->engine->dma;
+	struct dma_segment seg;
+	struct response_job *job;
+	struct dma_op *op;
+
+	if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) || t->reth.va % 8 ||
+	    t->reth.length != ATOMIC_WRITE_LEN || t->payload.len != ATOMIC_WRITE_LEN) {
+		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+		return;
+	}
+	if (resolve_rkey(qp, t->reth.rkey, t->reth.va, ATOMIC_WRITE_LEN, IBV_ACCESS_REMOTE_WRITE,
+			 &seg)) {
+		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+		return;
+	}
+	if (!check_rd_depth(qp))
+		return;
+	job = accept_job(qp, t, 1);
+	if (!job)
+		return;
+	job->seg = seg;
+	op = submit_job(qp, atomic_write_done);
 	op->barrier = true;
-	op->qp = qp;
-	op->epoch = qp->epoch;
-	op->arg[ARG_JOB] = qp->resp.job_tail - 1;
+	op->ctx = dma_scratch(dma, ATOMIC_WRITE_LEN);
+	op->src = t->payload;
+	op->dst = dma_local(dma, op->ctx, ATOMIC_WRITE_LEN);
+}
+
+/* Everything before the FLUSH is in place: that is all there is to do. */
+static void flush_placed(struct dma *dma, struct dma_op *op, int error)
+{
+	struct response_job *job = done_job(op);
+	struct qp *qp = op->qp;
+
+	if (!job)
+		return;
+	job->ready = true;
+	engine_schedule(qp->engine, qp);
+}
+
+/* @return whether a rkey may be flushed as a FLUSH says */
+static bool check_flush(struct qp *qp, const struct train *t, uint32_t access)
+{
+	const struct pd *pd = remote_pd(qp);
+	uint64_t va = t->reth.va, length = t->reth.length;
+	struct dma_segment seg;
+
+	/* All of a MR, wherever that is. */
+	if (t->flush.level == VERNIC_FLUSH_MR) {
+		const struct mr *mr = mr_table_find(pd->dev->mrs, t->reth.rkey);
+
+		va = mr ? mr->iova : 0;
+		length = 0;
+	}
+	return !mr_resolve(pd, t->reth.rkey, va, length, access, &seg);
+}
+
+/*
+ * A FLUSH (IBTA A19). Bytes in place are visible to all, and as lasting as the memory is: what is
+ * mapped from a file outlives the process.
+ */
+static void flush_rx(struct qp *qp, const struct train *t)
+{
+	const uint32_t types = VERNIC_FLUSH_GLOBAL | VERNIC_FLUSH_PERSISTENT;
+	uint32_t access =
+		(t->flush.type & VERNIC_FLUSH_GLOBAL ? VERNIC_ACCESS_FLUSH_GLOBAL : 0) |
+		(t->flush.type & VERNIC_FLUSH_PERSISTENT ? VERNIC_ACCESS_FLUSH_PERSISTENT : 0);
+	struct response_job *job;
+
+	if (!t->flush.type || t->flush.type & ~types || t->flush.level > VERNIC_FLUSH_MR ||
+	    (qp->attr.qp_access_flags & access) != access) {
+		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+		return;
+	}
+	if (!check_flush(qp, t, access)) {
+		refuse(qp, NAK_REMOTE_ACCESS, IBV_EVENT_QP_ACCESS_ERR);
+		return;
+	}
+	if (!check_rd_depth(qp))
+		return;
+	job = accept_job(qp, t, 1);
+	if (!job)
+		return;
+	submit_job(qp, flush_placed);
+	job->ready = MUTATION(flush_too_early);
+}
+
+/* Carries out what has an answer of its own, of the reliable services. */
+static void execute_answered(struct qp *qp, struct train *t)
+{
+	switch (t->kind) {
+	case KIND_READ_REQUEST:
+		read_rx(qp, t);
+		break;
+	case KIND_COMPARE_SWAP:
+	case KIND_FETCH_ADD:
+		atomic_rx(qp, t);
+		break;
+	case KIND_ATOMIC_WRITE:
+		atomic_write_rx(qp, t);
+		break;
+	case KIND_FLUSH:
+		flush_rx(qp, t);
+		break;
+	default:
+		break;
+	}
 }
 
 /* Carries out a request that is in sequence. */
 static void execute(struct qp *qp, struct train *t)
 {
-	bool rc = qp->p.type == IBV_QPT_RC;
-
-	if (t->kind == KIND_SEND)
+	if (qp_is_xrc_target(qp) && !check_xrceth(qp, t))
+		return;
+	switch (t->kind) {
+	case KIND_SEND:
 		send_rx(qp, t);
-	else if (t->kind == KIND_WRITE)
+		break;
+	case KIND_WRITE:
 		write_rx(qp, t);
-	else if (rc && t->kind == KIND_READ_REQUEST)
-		read_rx(qp, t);
-	else if (rc && kind_is_atomic(t->kind))
-		atomic_rx(qp, t);
+		break;
+	default:
+		if (qp_is_reliable(qp))
+			execute_answered(qp, t);
+		break;
+	}
 }
 
 /* Carries out of a RC request what faults let pass, and answers the rest as they say. */
@@ -879,8 +1164,10 @@ static void execute_faulty(struct qp *qp, struct train *t)
 
 void responder_rx(struct qp *qp, struct train *t)
 {
-	bool rc = qp->p.type == IBV_QPT_RC;
+	bool rc = qp_is_reliable(qp);
 
+	if (qp_is_xrc_target(qp))
+		find_srq(qp, t->xrc_srqn);
 	if (!(rc ? check_psn(qp, t) : check_psn_uc(qp, t))) {
 		if (!rc)
 			qp->counters.rx_dropped += t->count;
@@ -937,6 +1224,10 @@ bool responder_place_early(struct qp *qp, const struct train *t, uint32_t skip)
 	if (t->psn != qp->resp.epsn || !check_op_seq(qp, t) || !check_length(qp, t) ||
 	    skip >= t->payload.len)
 		return false;
+	find_srq(qp, t->xrc_srqn);
+	if (qp_is_xrc_target(qp) &&
+	    (!qp->resp.srq || (!t->first && t->xrc_srqn != qp->resp.xrc_srqn)))
+		return false;
 	if (!(t->kind == KIND_WRITE ? resolve_write(qp, t, skip, &dst)
 				    : resolve_send(qp, t, skip, &dst)))
 		return false;
@@ -948,7 +1239,8 @@ bool responder_place_early(struct qp *qp, const struct train *t, uint32_t skip)
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
-/* Sends the next train of a READ response. @return bytes, or -1: not any more */
+/* Sends the next train of a READ response, or all of one without data. @return bytes, or -1: not
+ * any more */
 static int64_t send_response(struct qp *qp, struct response_job *job)
 {
 	uint32_t most = qp->path.max_train ? qp->path.max_train / qp->mtu : 16;
@@ -967,6 +1259,7 @@ static int64_t send_response(struct qp *qp, struct response_job *job)
 		t.payload.seg = dma_segments(qp->engine->dma, 1);
 		t.payload.count = 1;
 		t.payload.len = len;
+		find_srq(qp, job->xrc_srqn);
 		if (resolve_rkey(qp, job->rkey, job->va + job->sent, len, IBV_ACCESS_REMOTE_READ,
 				 t.payload.seg)) {
 			/* Deregistered since it was asked for. */
@@ -1010,12 +1303,12 @@ bool responder_run(struct qp *qp)
 			r->job_fresh = 0;
 			break;
 		}
-		if (job->atomic && !job->ready)
-			return false; /* atomic_done() schedules */
+		if (!job->ready)
+			return false; /* its operation schedules */
 		if (trains == RUN_TRAINS || bytes >= RUN_BYTES ||
 		    !qp->engine->ops->tx_ready(qp->engine, &qp->path))
 			return true;
-		if (job->atomic) {
+		if (kind_is_atomic(job->kind)) {
 			send_atomic_ack(qp, job);
 		} else {
 			int64_t sent = send_response(qp, job);

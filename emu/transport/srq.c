@@ -13,7 +13,7 @@ bool srq_take(struct engine *e, struct srq *srq, struct recv_wqe *wqe)
 	waiting = prod - srq->cons;
 	if (waiting != 0 && waiting <= srq->depth) {
 		uint32_t slot = vernic_load_relaxed(&srq->index[srq->cons & (srq->depth - 1)]) &
-				(srq->depth - 1);
+				srq->slot_mask;
 		const uint8_t *p = srq->wqe + (size_t)slot * srq->stride;
 		struct vernic_recv_wqe head;
 

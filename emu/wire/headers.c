@@ -17,6 +17,10 @@
 #define BTH_BECN 0x40
 /* BTH byte 8 */
 #define BTH_ACKREQ 0x80
+/* FETH byte 3 */
+#define FETH_TYPE 0x0f
+#define FETH_LEVEL 0x30
+#define FETH_LEVEL_SHIFT 4
 
 int wire_decode(const uint8_t *data, size_t len, struct wire_packet *pkt)
 {
@@ -52,6 +56,15 @@ int wire_decode(const uint8_t *data, size_t len, struct wire_packet *pkt)
 		pkt->deth.qkey = get32(p);
 		pkt->deth.src_qpn = get24(p + 5);
 		p += DETH_LEN;
+	}
+	if (op->flags & OPF_XRCETH) {
+		pkt->xrc_srqn = get24(p + 1);
+		p += XRCETH_LEN;
+	}
+	if (op->flags & OPF_FETH) {
+		pkt->feth.type = p[3] & FETH_TYPE;
+		pkt->feth.level = (p[3] & FETH_LEVEL) >> FETH_LEVEL_SHIFT;
+		p += FETH_LEN;
 	}
 	if (op->flags & OPF_RETH) {
 		pkt->reth.va = get64(p);
@@ -101,6 +114,15 @@ size_t wire_encode(uint8_t *buf, const struct wire_packet *pkt)
 		p[4] = 0;
 		put24(p + 5, pkt->deth.src_qpn);
 		p += DETH_LEN;
+	}
+	if (op->flags & OPF_XRCETH) {
+		put32(p, pkt->xrc_srqn & QPN_MASK);
+		p += XRCETH_LEN;
+	}
+	if (op->flags & OPF_FETH) {
+		put32(p, (pkt->feth.type & FETH_TYPE) |
+				 (pkt->feth.level << FETH_LEVEL_SHIFT & FETH_LEVEL));
+		p += FETH_LEN;
 	}
 	if (op->flags & OPF_RETH) {
 		put64(p, pkt->reth.va);

@@ -9,7 +9,8 @@
 	(BTH_LEN + ((f)&OPF_DETH ? DETH_LEN : 0) + ((f)&OPF_RETH ? RETH_LEN : 0) +       \
 	 ((f)&OPF_ATOMICETH ? ATOMICETH_LEN : 0) + ((f)&OPF_AETH ? AETH_LEN : 0) +       \
 	 ((f)&OPF_ATOMICACKETH ? ATOMICACKETH_LEN : 0) + ((f)&OPF_IMM ? IMMDT_LEN : 0) + \
-	 ((f)&OPF_INV ? IETH_LEN : 0))
+	 ((f)&OPF_INV ? IETH_LEN : 0) + ((f)&OPF_XRCETH ? XRCETH_LEN : 0) +              \
+	 ((f)&OPF_FETH ? FETH_LEN : 0))
 
 #define OPCODE(service, op, k, f)            \
 	[WIRE_##service | WIRE_##op] = {     \
@@ -22,21 +23,47 @@
 #define FIRST OPF_FIRST
 #define LAST OPF_LAST
 #define ONLY (OPF_FIRST | OPF_LAST)
-#define DATA (OPF_PAYLOAD | OPF_REQUEST)
 
-/* What RC and UC share: SEND and RDMA WRITE. */
-#define SEND_AND_WRITE(service)                                                                    \
-	OPCODE(service, SEND_FIRST, SEND, DATA | FIRST), OPCODE(service, SEND_MIDDLE, SEND, DATA), \
-		OPCODE(service, SEND_LAST, SEND, DATA | LAST),                                     \
-		OPCODE(service, SEND_LAST_IMM, SEND, DATA | LAST | OPF_IMM),                       \
-		OPCODE(service, SEND_ONLY, SEND, DATA | ONLY),                                     \
-		OPCODE(service, SEND_ONLY_IMM, SEND, DATA | ONLY | OPF_IMM),                       \
-		OPCODE(service, WRITE_FIRST, WRITE, DATA | FIRST | OPF_RETH),                      \
-		OPCODE(service, WRITE_MIDDLE, WRITE, DATA),                                        \
-		OPCODE(service, WRITE_LAST, WRITE, DATA | LAST),                                   \
-		OPCODE(service, WRITE_LAST_IMM, WRITE, DATA | LAST | OPF_IMM),                     \
-		OPCODE(service, WRITE_ONLY, WRITE, DATA | ONLY | OPF_RETH),                        \
-		OPCODE(service, WRITE_ONLY_IMM, WRITE, DATA | ONLY | OPF_RETH | OPF_IMM)
+/* What every request of a service has. */
+#define REQUEST_RC OPF_REQUEST
+#define REQUEST_UC OPF_REQUEST
+#define REQUEST_UD OPF_REQUEST
+#define REQUEST_XRC (OPF_REQUEST | OPF_XRCETH)
+#define DATA(service) (OPF_PAYLOAD | REQUEST_##service)
+
+/* What all connected services share: SEND and RDMA WRITE. */
+#define SEND_AND_WRITE(service)                                                         \
+	OPCODE(service, SEND_FIRST, SEND, DATA(service) | FIRST),                       \
+		OPCODE(service, SEND_MIDDLE, SEND, DATA(service)),                      \
+		OPCODE(service, SEND_LAST, SEND, DATA(service) | LAST),                 \
+		OPCODE(service, SEND_LAST_IMM, SEND, DATA(service) | LAST | OPF_IMM),   \
+		OPCODE(service, SEND_ONLY, SEND, DATA(service) | ONLY),                 \
+		OPCODE(service, SEND_ONLY_IMM, SEND, DATA(service) | ONLY | OPF_IMM),   \
+		OPCODE(service, WRITE_FIRST, WRITE, DATA(service) | FIRST | OPF_RETH),  \
+		OPCODE(service, WRITE_MIDDLE, WRITE, DATA(service)),                    \
+		OPCODE(service, WRITE_LAST, WRITE, DATA(service) | LAST),               \
+		OPCODE(service, WRITE_LAST_IMM, WRITE, DATA(service) | LAST | OPF_IMM), \
+		OPCODE(service, WRITE_ONLY, WRITE, DATA(service) | ONLY | OPF_RETH),    \
+		OPCODE(service, WRITE_ONLY_IMM, WRITE, DATA(service) | ONLY | OPF_RETH | OPF_IMM)
+
+/* And what the reliable ones have beyond that. */
+#define RELIABLE(service)                                                                          \
+	OPCODE(service, READ_REQUEST, READ_REQUEST, REQUEST_##service | ONLY | OPF_RETH),          \
+		OPCODE(service, READ_RESPONSE_FIRST, READ_RESPONSE,                                \
+		       OPF_PAYLOAD | FIRST | OPF_AETH),                                            \
+		OPCODE(service, READ_RESPONSE_MIDDLE, READ_RESPONSE, OPF_PAYLOAD),                 \
+		OPCODE(service, READ_RESPONSE_LAST, READ_RESPONSE, OPF_PAYLOAD | LAST | OPF_AETH), \
+		OPCODE(service, READ_RESPONSE_ONLY, READ_RESPONSE, OPF_PAYLOAD | ONLY | OPF_AETH), \
+		OPCODE(service, ACKNOWLEDGE, ACK, ONLY | OPF_AETH),                                \
+		OPCODE(service, ATOMIC_ACKNOWLEDGE, ATOMIC_ACK,                                    \
+		       ONLY | OPF_AETH | OPF_ATOMICACKETH),                                        \
+		OPCODE(service, COMPARE_SWAP, COMPARE_SWAP,                                        \
+		       REQUEST_##service | ONLY | OPF_ATOMICETH),                                  \
+		OPCODE(service, FETCH_ADD, FETCH_ADD, REQUEST_##service | ONLY | OPF_ATOMICETH),   \
+		OPCODE(service, SEND_LAST_INV, SEND, DATA(service) | LAST | OPF_INV),              \
+		OPCODE(service, SEND_ONLY_INV, SEND, DATA(service) | ONLY | OPF_INV),              \
+		OPCODE(service, FLUSH, FLUSH, REQUEST_##service | ONLY | OPF_FETH | OPF_RETH),     \
+		OPCODE(service, ATOMIC_WRITE, ATOMIC_WRITE, DATA(service) | ONLY | OPF_RETH)
 
 /* A congestion notification: its 16 reserved bytes count as a header (IBTA A17.9.3). */
 #define CNP_OPCODE 0x81
@@ -44,22 +71,15 @@
 
 const struct wire_opcode wire_opcodes[256] = {
 	SEND_AND_WRITE(RC),
-	OPCODE(RC, READ_REQUEST, READ_REQUEST, OPF_REQUEST | ONLY | OPF_RETH),
-	OPCODE(RC, READ_RESPONSE_FIRST, READ_RESPONSE, OPF_PAYLOAD | FIRST | OPF_AETH),
-	OPCODE(RC, READ_RESPONSE_MIDDLE, READ_RESPONSE, OPF_PAYLOAD),
-	OPCODE(RC, READ_RESPONSE_LAST, READ_RESPONSE, OPF_PAYLOAD | LAST | OPF_AETH),
-	OPCODE(RC, READ_RESPONSE_ONLY, READ_RESPONSE, OPF_PAYLOAD | ONLY | OPF_AETH),
-	OPCODE(RC, ACKNOWLEDGE, ACK, ONLY | OPF_AETH),
-	OPCODE(RC, ATOMIC_ACKNOWLEDGE, ATOMIC_ACK, ONLY | OPF_AETH | OPF_ATOMICACKETH),
-	OPCODE(RC, COMPARE_SWAP, COMPARE_SWAP, OPF_REQUEST | ONLY | OPF_ATOMICETH),
-	OPCODE(RC, FETCH_ADD, FETCH_ADD, OPF_REQUEST | ONLY | OPF_ATOMICETH),
-	OPCODE(RC, SEND_LAST_INV, SEND, DATA | LAST | OPF_INV),
-	OPCODE(RC, SEND_ONLY_INV, SEND, DATA | ONLY | OPF_INV),
+	RELIABLE(RC),
 
 	SEND_AND_WRITE(UC),
 
-	OPCODE(UD, SEND_ONLY, SEND, DATA | ONLY | OPF_DETH),
-	OPCODE(UD, SEND_ONLY_IMM, SEND, DATA | ONLY | OPF_DETH | OPF_IMM),
+	OPCODE(UD, SEND_ONLY, SEND, DATA(UD) | ONLY | OPF_DETH),
+	OPCODE(UD, SEND_ONLY_IMM, SEND, DATA(UD) | ONLY | OPF_DETH | OPF_IMM),
+
+	SEND_AND_WRITE(XRC),
+	RELIABLE(XRC),
 
 	[CNP_OPCODE] = {.name = "CNP", .flags = ONLY, .kind = KIND_CNP, .header_len = CNP_LEN},
 };

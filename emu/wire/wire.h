@@ -25,9 +25,12 @@
 #define ATOMICACKETH_LEN 8
 #define IMMDT_LEN 4
 #define IETH_LEN 4
+#define XRCETH_LEN 4 /* behind the BTH of every XRC request (IBTA A14) */
+#define FETH_LEN 4   /* in front of the RETH of a FLUSH (IBTA A19) */
 #define ICRC_LEN 4
 #define CNP_RESERVED_LEN 16 /* behind the BTH of a CNP (IBTA A17.9.3) */
 #define WIRE_MAX_HEADERS (BTH_LEN + ATOMICETH_LEN + IMMDT_LEN + DETH_LEN)
+#define ATOMIC_WRITE_LEN 8 /* bytes of payload, no more and no less */
 #define WIRE_MAX_MTU 4096
 
 /* BTH opcode, bits 7..5: the transport service. */
@@ -37,6 +40,7 @@ enum wire_service {
 	WIRE_RD = 0x40,
 	WIRE_UD = 0x60,
 	WIRE_CNP = 0x80,
+	WIRE_XRC = 0xa0,
 };
 
 /* BTH opcode, bits 4..0: the operation. */
@@ -64,6 +68,8 @@ enum wire_op {
 	WIRE_FETCH_ADD = 0x14,
 	WIRE_SEND_LAST_INV = 0x16,
 	WIRE_SEND_ONLY_INV = 0x17,
+	WIRE_FLUSH = 0x1c,
+	WIRE_ATOMIC_WRITE = 0x1d,
 };
 
 /* What a packet belongs to: the operation without its place in the message. */
@@ -77,14 +83,16 @@ enum wire_kind {
 	KIND_ATOMIC_ACK,
 	KIND_COMPARE_SWAP,
 	KIND_FETCH_ADD,
+	KIND_FLUSH,
+	KIND_ATOMIC_WRITE,
 	KIND_CNP, /* congestion notification */
 	KIND_COUNT
 };
 
 /* Properties of an opcode, from the one table. */
 enum wire_opcode_flags {
-	OPF_FIRST = 1 << 0,  /* begins a message (Only: both) */
-	OPF_LAST = 1 << 1,   /* ends a message */
+	OPF_FIRST = 1 << 0, /* begins a message (Only: both) */
+	OPF_LAST = 1 << 1,  /* ends a message */
 	OPF_IMM = 1 << 2,
 	OPF_INV = 1 << 3,
 	OPF_RETH = 1 << 4,
@@ -92,8 +100,10 @@ enum wire_opcode_flags {
 	OPF_DETH = 1 << 6,
 	OPF_ATOMICETH = 1 << 7,
 	OPF_ATOMICACKETH = 1 << 8,
-	OPF_PAYLOAD = 1 << 9, /* may carry payload */
+	OPF_PAYLOAD = 1 << 9,  /* may carry payload */
 	OPF_REQUEST = 1 << 10, /* goes to the responder; else to the completer */
+	OPF_XRCETH = 1 << 11,
+	OPF_FETH = 1 << 12,
 };
 
 struct wire_opcode {
@@ -126,6 +136,11 @@ struct wire_packet {
 	uint16_t pkey;
 	uint32_t dest_qpn;
 	uint32_t psn;
+	uint32_t xrc_srqn;
+	struct {
+		uint8_t type;  /* VERNIC_FLUSH_GLOBAL | VERNIC_FLUSH_PERSISTENT */
+		uint8_t level; /* VERNIC_FLUSH_RANGE, VERNIC_FLUSH_MR */
+	} feth;
 	struct {
 		uint64_t va;
 		uint32_t rkey;

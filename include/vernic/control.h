@@ -91,6 +91,9 @@ enum vernic_command {
 	VERNIC_CMD_DETACH_MCAST,
 	VERNIC_CMD_DEVICE_ADD, /* administration: of the daemon, on any connection */
 	VERNIC_CMD_DEVICE_ADMIN,
+	VERNIC_CMD_OPEN_XRCD,
+	VERNIC_CMD_CLOSE_XRCD,
+	VERNIC_CMD_OPEN_QP, /* a XRC target QP; the reply is as of create_qp, without rings */
 	VERNIC_CMD_COUNT
 };
 
@@ -224,6 +227,8 @@ struct vernic_request {
 		} create_rwq_table;
 		struct {
 			uint32_t pd;
+			uint32_t xrcd; /* handle, or UINT32_MAX: no XRC SRQ, cq is not looked at */
+			uint32_t cq;
 			struct ibv_srq_attr attr;
 		} create_srq;
 		struct {
@@ -238,7 +243,19 @@ struct vernic_request {
 			uint32_t qp_type; /* enum ibv_qp_type */
 			uint32_t sq_sig_all;
 			struct ibv_qp_cap cap;
+			uint32_t xrcd; /* XRC_RECV: handle; then all above but qp_type are unused */
 		} create_qp;
+		/*
+		 * fds passed: [0] the file that names the domain (optional: a private one).
+		 * EAGAIN: no such domain, and O_CREAT is not set; EINVAL: there is, and O_EXCL is
+		 */
+		struct {
+			uint32_t oflags;
+		} open_xrcd;
+		struct {
+			uint32_t xrcd; /* handle; EINVAL: no such QP in it */
+			uint32_t qp_num;
+		} open_qp;
 		struct {
 			uint32_t attr_mask; /* enum ibv_qp_attr_mask */
 			struct ibv_qp_attr attr;
@@ -378,9 +395,10 @@ struct vernic_reply {
 		} create_wq;
 		/* fds: [0] ring memory */
 		struct {
-			uint32_t depth;	 /* slots, a power of two */
+			uint32_t depth;	 /* of the ring of slot numbers, a power of two */
 			uint32_t max_wr; /* actual attributes */
 			uint32_t max_sge;
+			uint32_t slots;	 /* WQE slots, a power of two; modify_srq adds none */
 			uint32_t stride; /* bytes a WQE slot */
 			uint32_t index_offset;
 			uint32_t wqe_offset;
@@ -388,7 +406,11 @@ struct vernic_reply {
 			uint32_t srq_num;
 		} create_srq;
 		struct ibv_srq_attr query_srq;
-		/* fds: [0] ring memory */
+		struct {
+			uint32_t depth; /* as of create_srq; the ring is rearranged for it */
+			uint32_t max_wr;
+		} modify_srq;
+		/* fds: [0] ring memory; of a XRC_RECV QP there is none, and size is 0 */
 		struct {
 			uint32_t qp_num;
 			uint32_t qp_index; /* doorbell bit; also qp_index of its CQEs */

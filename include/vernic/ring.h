@@ -15,7 +15,8 @@
  *      (slots of rq_stride bytes: struct vernic_recv_wqe and its SGEs).
  * SRQ: struct vernic_srq_ring, then an array of uint32_t slot numbers at index_offset (the ring
  *      proper), then the WQE slots at wqe_offset. A slot is the client's again when a CQE that
- *      names it was polled, so slots come free in any order.
+ *      names it was polled, so slots come free in any order. There are as many slots, and room for
+ *      as many numbers, as a SRQ can have: resizing changes the depth of the ring, and no slot.
  * WQ:  struct vernic_wq_ring, then slots like those of a RQ at VERNIC_WQ_OFFSET.
  * CQ:  struct vernic_cq_ring, then CQEs at VERNIC_CQE_OFFSET. A CQE is valid when its lap is
  *      (index >> log2(depth)) + 1.
@@ -125,15 +126,16 @@ static_assert(sizeof(struct vernic_sge) == 16, "layout");
  * What newer versions of <infiniband/verbs.h> have and the one at hand may not. Values are theirs.
  */
 enum vernic_flush {
-	VERNIC_WR_FLUSH = 14,	       /* IBV_WR_FLUSH */
-	VERNIC_WC_FLUSH = 8,	       /* IBV_WC_FLUSH */
+	VERNIC_WR_FLUSH = 14, /* IBV_WR_FLUSH */
+	VERNIC_WC_FLUSH = 8,  /* IBV_WC_FLUSH */
 	VERNIC_QP_EX_WITH_FLUSH = 1 << 11,
-	VERNIC_FLUSH_GLOBAL = 1 << 0,  /* enum ibv_placement_type */
+	VERNIC_FLUSH_GLOBAL = 1 << 0, /* enum ibv_placement_type */
 	VERNIC_FLUSH_PERSISTENT = 1 << 1,
-	VERNIC_FLUSH_RANGE = 0,	       /* enum ibv_selectivity_level */
+	VERNIC_FLUSH_RANGE = 0, /* enum ibv_selectivity_level */
 	VERNIC_FLUSH_MR = 1,
 	VERNIC_ACCESS_FLUSH_GLOBAL = 1 << 8, /* enum ibv_access_flags */
 	VERNIC_ACCESS_FLUSH_PERSISTENT = 1 << 9,
+	VERNIC_ACCESS_FLUSH = VERNIC_ACCESS_FLUSH_GLOBAL | VERNIC_ACCESS_FLUSH_PERSISTENT,
 };
 /* Of ibv_device_attr_ex.device_cap_flags_ex. */
 #define VERNIC_DEVICE_FLUSH_GLOBAL (UINT64_C(1) << 38)

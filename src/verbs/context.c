@@ -281,6 +281,10 @@ static void set_operations(struct context *ctx)
 	v->destroy_counters = counters_destroy;
 	v->attach_counters_point_flow = counters_attach;
 	v->read_counters = counters_read;
+	v->create_srq_ex = srq_create_ex;
+	v->open_xrcd = xrcd_open;
+	v->close_xrcd = xrcd_close;
+	v->open_qp = qp_open;
 }
 
 /*

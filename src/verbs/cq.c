@@ -298,6 +298,25 @@ void cq_clean_wq(struct cq *cq, uint32_t handle, uint32_t wq_num)
 	spin_unlock(&cq->lock);
 }
 
+void cq_clean_xrc(struct cq *cq, const struct srq *srq)
+{
+	spin_lock(&cq->lock);
+	for (uint32_t i = cq->cons; cqe_presence(cq, i) != CQE_ABSENT; i++) {
+		struct vernic_cqe *cqe = &cq->cqe[i & cq->mask];
+
+		if ((cqe->queue == VERNIC_CQE_XRC_SRQ || cqe->queue == VERNIC_CQE_XRC_SLOT) &&
+		    cqe->qp_index == srq->ibv.handle)
+			cqe->queue = VERNIC_CQE_NONE;
+	}
+	for (struct srq **p = &cq->xrc_srqs; *p; p = &(*p)->cq_next) {
+		if (*p == srq) {
+			*p = srq->cq_next;
+			break;
+		}
+	}
+	spin_unlock(&cq->lock);
+}
+
 int ibv_destroy_cq(struct ibv_cq *ibcq)
 {
 	struct cq *cq = to_cq(ibcq);

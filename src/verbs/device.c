@@ -186,7 +186,8 @@ int device_query_ex(struct ibv_context *context, const struct ibv_query_device_e
 	/* CQE times are ns of CLOCK_MONOTONIC. */
 	all.completion_timestamp_mask = UINT64_MAX;
 	all.hca_core_clock = 1000000; /* kHz */
-	all.device_cap_flags_ex = all.orig_attr.device_cap_flags;
+	all.device_cap_flags_ex = all.orig_attr.device_cap_flags | VERNIC_DEVICE_FLUSH_GLOBAL |
+				  VERNIC_DEVICE_FLUSH_PERSISTENT | VERNIC_DEVICE_ATOMIC_WRITE;
 	all.phys_port_cnt_ex = all.orig_attr.phys_port_cnt;
 	all.max_dm_size = VERNIC_MAX_DM;
 	fill_odp_caps(&all);

@@ -11,8 +11,8 @@
  *
  * Locks, in the order they are taken: context.qp_mutex (QPs and WQs come and go), context.ctl_mutex
  * inside control_call(), context.objects_mutex (tables of CQs and SRQs), then the spinlocks of the
- * queues: CQ before SRQ; SQ and RQ alone. Resizing a CQ, and changing a WQ's state, holds its lock
- * over a control_call(): nobody takes such a lock inside one.
+ * queues: CQ before SRQ; SQ and RQ alone. Resizing a CQ or SRQ, and changing a WQ's state, holds its
+ * lock over a control_call(): nobody takes such a lock inside one.
  *
  * A lost daemon makes a context dead (context_died()). From then on control requests fail with EIO,
  * destroying succeeds locally, and polling a CQ completes what is outstanding with
@@ -203,6 +203,7 @@ struct cq {
 	uint64_t checked;	      /* ms; the daemon was last seen alive */
 	const struct vernic_cqe *cur; /* extended polling: the current one */
 	struct vernic_cqe flush;      /* made here when the daemon is gone */
+	struct srq *xrc_srqs;	      /* that complete here */
 };
 
 /* Fault rules that let posts to a queue fail, as this process applies them; under its lock. */
@@ -212,10 +213,17 @@ struct post_faults {
 	struct vernic_post_fault fault[VERNIC_POST_FAULTS];
 };
 
+struct xrcd {
+	struct ibv_xrcd ibv;
+	uint32_t handle;
+};
+
 struct srq {
 	struct ibv_srq ibv;
 	struct context *ctx;
 	struct srq *next; /* of the context */
+	struct cq *cq;	  /* XRC: where it completes; else NULL */
+	struct srq *cq_next; /* of cq.xrc_srqs, under the CQ's lock */
 	uint32_t srq_num;
 	void *memory;
 	size_t size;
@@ -229,10 +237,12 @@ struct srq {
 	uint32_t mask;
 	uint32_t stride;
 	uint32_t max_sge;
-	uint32_t slots; /* of the WQE array */
+	uint32_t max_wr;
+	uint32_t slots; /* of the WQE array: as many as max_wr can ever be, or more */
 	uint32_t prod;
+	uint32_t used; /* slots a WR is in, or was not polled from */
 	uint32_t free_count;
-	uint32_t *free; /* slots no WR is in */
+	uint32_t *free; /* slots that were used; those from used + free_count on never were */
 	struct post_faults faults;
 };
 
@@ -540,12 +550,22 @@ int cq_modify(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 /* Takes a QP's CQEs out of cq; a SRQ's slots they name are free again. */
 void cq_clean(struct cq *cq, uint32_t qp_index, uint32_t qp_num, struct srq *srq);
 
-struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+/* The CQEs of a XRC SRQ that is gone are none any more. */
+void cq_clean_xrc(struct cq *cq, const struct srq *srq);
 
+struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+struct ibv_qp *qp_open(struct ibv_context *context, struct ibv_qp_open_attr *attr);
+
+struct ibv_srq *srq_create_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
 int srq_get_num(struct ibv_srq *srq, uint32_t *srq_num);
 
 /* A slot no WR is in any more. */
 void srq_release(struct srq *srq, uint32_t slot);
+
+/* ---- xrcd.c -------------------------------------------------------------------------------- */
+
+struct ibv_xrcd *xrcd_open(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);
+int xrcd_close(struct ibv_xrcd *xrcd);
 
 /* ---- post.c, post_wr.c, poll.c ------------------------------------------------------------- */
 

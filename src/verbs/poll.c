@@ -57,7 +57,7 @@ static bool poll_idle(struct cq *cq)
 }
 
 /* Places the payload a CQE carries. The daemon checked the SGEs and that it fits. */
-static void scatter(struct qp *qp, const struct vernic_cqe *cqe, const struct vernic_sge *sge,
+static void scatter(struct context *ctx, const struct vernic_cqe *cqe, const struct vernic_sge *sge,
 		    uint32_t count)
 {
 	const uint8_t *from = cqe->data;
@@ -71,7 +71,7 @@ static void scatter(struct qp *qp, const struct vernic_cqe *cqe, const struct ve
 
 		if (!n)
 			continue;
-		to = mr_table_translate(&qp->ctx->mrs, sge[i].lkey, sge[i].addr, n);
+		to = mr_table_translate(&ctx->mrs, sge[i].lkey, sge[i].addr, n);
 		if (!to)
 			return; /* deregistered since */
 		memcpy(to, from, n);
@@ -81,19 +81,41 @@ static void scatter(struct qp *qp, const struct vernic_cqe *cqe, const struct ve
 }
 
 /* The same, to the SGEs of a receive WQE. */
-static void scatter_recv(struct qp *qp, const struct vernic_cqe *cqe, const void *slot,
+static void scatter_recv(struct context *ctx, const struct vernic_cqe *cqe, const void *slot,
 			 uint32_t max_sge)
 {
 	const struct vernic_recv_wqe *wqe = slot;
 
-	scatter(qp, cqe, (const void *)(wqe + 1), wqe->num_sge < max_sge ? wqe->num_sge : max_sge);
+	scatter(ctx, cqe, (const void *)(wqe + 1), wqe->num_sge < max_sge ? wqe->num_sge : max_sge);
+}
+
+/* Takes the effects of a CQE on a SRQ that it says it is of. */
+static void consume_srq(struct context *ctx, const struct vernic_cqe *cqe, struct srq *srq)
+{
+	if (cqe->wqe >= srq->slots)
+		return;
+	if (cqe->data_len)
+		scatter_recv(ctx, cqe, srq->wqe + (size_t)cqe->wqe * srq->stride, srq->max_sge);
+	srq_release(srq, cqe->wqe);
+}
+
+/* The same for a CQE that says it is of a XRC SRQ. @return false: not to be seen */
+static bool consume_xrc(struct cq *cq, const struct vernic_cqe *cqe)
+{
+	struct srq *srq = cq->xrc_srqs;
+
+	while (srq && srq->ibv.handle != cqe->qp_index)
+		srq = srq->cq_next;
+	if (!srq)
+		return false;
+	consume_srq(cq->ctx, cqe, srq);
+	return cqe->queue == VERNIC_CQE_XRC_SRQ;
 }
 
 /* Takes a CQE's effects on its queue. @return false: its QP is gone */
 static bool consume(struct cq *cq, const struct vernic_cqe *cqe)
 {
 	struct qp *qp = NULL;
-	struct srq *srq;
 	struct wq *wq;
 
 	if (cqe->queue == VERNIC_CQE_WQ) {
@@ -102,6 +124,8 @@ static bool consume(struct cq *cq, const struct vernic_cqe *cqe)
 			vernic_store_release(&wq->rq.tail, cqe->wqe + 1);
 		return wq != NULL;
 	}
+	if (cqe->queue >= VERNIC_CQE_XRC_SRQ)
+		return consume_xrc(cq, cqe);
 	if (cqe->qp_index < VERNIC_MAX_CONTEXT_QP)
 		qp = atomic_load_explicit(&cq->ctx->qps[cqe->qp_index], memory_order_acquire);
 	if (!qp || qp->ibv.qp_num != cqe->qp_num)
@@ -113,25 +137,20 @@ static bool consume(struct cq *cq, const struct vernic_cqe *cqe)
 				(const void *)(qp->sq.base +
 					       (size_t)(cqe->wqe & qp->sq.mask) * qp->sq.stride);
 
-			scatter(qp, cqe, (const void *)(wqe + 1), wqe->num_sge);
+			scatter(cq->ctx, cqe, (const void *)(wqe + 1), wqe->num_sge);
 		}
 		vernic_store_release(&qp->sq.tail, cqe->wqe + 1);
 		return true;
 	case VERNIC_CQE_RQ:
 		if (cqe->data_len)
-			scatter_recv(qp, cqe,
+			scatter_recv(cq->ctx, cqe,
 				     qp->rq.base + (size_t)(cqe->wqe & qp->rq.mask) * qp->rq.stride,
 				     qp->rq.max_sge);
 		vernic_store_release(&qp->rq.tail, cqe->wqe + 1);
 		return true;
 	case VERNIC_CQE_SRQ:
-		srq = qp->srq;
-		if (!srq || cqe->wqe >= srq->slots)
-			return true;
-		if (cqe->data_len)
-			scatter_recv(qp, cqe, srq->wqe + (size_t)cqe->wqe * srq->stride,
-				     srq->max_sge);
-		srq_release(srq, cqe->wqe);
+		if (qp->srq)
+			consume_srq(cq->ctx, cqe, qp->srq);
 		return true;
 	default:
 		return false;

@@ -24,12 +24,16 @@
 #define OPS_WRITE (OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM))
 #define OPS_ATOMIC (OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD))
 #define OPS_GET (OP(RDMA_READ) | OPS_ATOMIC) /* the SGEs are written, not read */
+/* Of the reliable services only. FLUSH is for ibv_wr_flush(): a WR has no place for what it names.
+ */
+#define OPS_PLACE (OP(ATOMIC_WRITE) | 1u << VERNIC_WR_FLUSH)
 
 uint32_t post_opcodes(enum ibv_qp_type type)
 {
 	switch (type) {
 	case IBV_QPT_RC:
-		return OPS_SEND | OPS_WRITE | OPS_GET | OPS_LOCAL;
+	case IBV_QPT_XRC_SEND:
+		return OPS_SEND | OPS_WRITE | OPS_GET | OPS_LOCAL | OPS_PLACE;
 	case IBV_QPT_UC:
 		return (OPS_SEND & ~OP(SEND_WITH_INV)) | OPS_WRITE | OPS_LOCAL;
 	case IBV_QPT_UD:
@@ -278,6 +282,8 @@ static int set_local(struct vernic_send_wqe *wqe, const struct ibv_send_wr *wr)
 /* Fills in where a work request goes to. @return 0 or EINVAL */
 static int set_remote(struct qp *qp, struct vernic_send_wqe *wqe, const struct ibv_send_wr *wr)
 {
+	if (qp->ibv.qp_type == IBV_QPT_XRC_SEND)
+		wqe->xrc_srqn = wr->qp_type.xrc.remote_srqn;
 	if (qp->ibv.qp_type == IBV_QPT_UD)
 		return post_set_ah(wqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
 	if (OPS_ATOMIC & (1u << wr->opcode)) {
@@ -286,6 +292,8 @@ static int set_remote(struct qp *qp, struct vernic_send_wqe *wqe, const struct i
 		wqe->rdma.compare_add = wr->wr.atomic.compare_add;
 		wqe->rdma.swap = wr->wr.atomic.swap;
 	} else if (!(OPS_SEND & (1u << wr->opcode))) {
+		if ((unsigned int)wr->opcode == VERNIC_WR_FLUSH)
+			return EINVAL;
 		wqe->rdma.remote_addr = wr->wr.rdma.remote_addr;
 		wqe->rdma.rkey = wr->wr.rdma.rkey;
 	}
@@ -369,7 +377,7 @@ int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 
 	spin_lock(&rq->lock);
 	head = rq->head;
-	if (qp->ibv.state == IBV_QPS_RESET || qp->srq)
+	if (qp->ibv.state == IBV_QPS_RESET || !rq->base) /* a SRQ, or XRC */
 		error = EINVAL;
 	else if (device_failed(qp))
 		error = EIO;
@@ -409,7 +417,7 @@ int post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv
 			error = EIO;
 		else if (wr->num_sge < 0 || (uint32_t)wr->num_sge > srq->max_sge)
 			error = EINVAL;
-		else if (!srq->free_count)
+		else if (srq->used >= srq->max_wr)
 			error = ENOMEM;
 		else if (has_faults(&srq->ring->recv_faults))
 			error = post_fault(&srq->faults, &srq->ring->recv_faults, 0);
@@ -417,7 +425,8 @@ int post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv
 			*bad_wr = wr;
 			break;
 		}
-		slot = srq->free[--srq->free_count];
+		slot = srq->free_count ? srq->free[--srq->free_count] : srq->used;
+		srq->used++;
 		post_write_recv(srq->wqe + (size_t)slot * srq->stride, wr);
 		atomic_store_explicit(&srq->index[prod & srq->mask], slot, memory_order_relaxed);
 		prod++;

@@ -43,7 +43,10 @@ static bool send_ops_known(enum ibv_qp_type type, uint64_t ops)
 /* Frees a QP, half made or whole. */
 static void qp_free(struct qp *qp)
 {
-	control_unmap(qp->ctx, qp->ring, qp->size);
+	if (qp->size)
+		control_unmap(qp->ctx, qp->ring, qp->size);
+	else
+		free(qp->ring);
 	pthread_mutex_destroy(&qp->ibv.mutex);
 	pthread_cond_destroy(&qp->ibv.cond);
 	pd_release(qp->ibv.pd);
@@ -54,25 +57,44 @@ static void qp_free(struct qp *qp)
 static int check_attr(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr)
 {
 	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
-			       IBV_QP_INIT_ATTR_CREATE_FLAGS;
+			       IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_XRCD;
 
 	if (attr->comp_mask & ~known)
 		return EOPNOTSUPP;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr->create_flags)
 		return EOPNOTSUPP;
-	if (!post_opcodes(attr->qp_type))
+	if (!post_opcodes(attr->qp_type) && attr->qp_type != IBV_QPT_XRC_RECV)
 		return EOPNOTSUPP;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
 	    !send_ops_known(attr->qp_type, attr->send_ops_flags))
 		return EOPNOTSUPP;
+	if (attr->qp_type == IBV_QPT_XRC_RECV)
+		return (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) && attr->xrcd &&
+				       attr->xrcd->context == context
+			       ? 0
+			       : EINVAL;
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd || !attr->send_cq ||
-	    !attr->recv_cq)
+	    (!attr->recv_cq && attr->qp_type != IBV_QPT_XRC_SEND))
 		return EINVAL;
 	if (attr->pd->context != context || attr->send_cq->context != context ||
-	    attr->recv_cq->context != context || (attr->srq && attr->srq->context != context))
+	    (attr->recv_cq && attr->recv_cq->context != context) ||
+	    (attr->srq && attr->srq->context != context))
 		return EINVAL;
-	if (attr->srq && attr->qp_type == IBV_QPT_UC)
+	if (attr->srq && (attr->qp_type == IBV_QPT_UC || attr->qp_type == IBV_QPT_XRC_SEND))
 		return EINVAL;
+	return 0;
+}
+
+/* A ring nobody posts on: that of a XRC target QP, which has none. @return 0 or a positive errno */
+static int qp_make_ring(struct qp *qp, const struct vernic_reply *reply)
+{
+	if (reply->create_qp.qp_index >= VERNIC_MAX_CONTEXT_QP)
+		return EPROTO;
+	qp->ring = aligned_alloc(VERNIC_CACHELINE, sizeof(*qp->ring));
+	if (!qp->ring)
+		return ENOMEM;
+	*qp->ring = (struct vernic_qp_ring){0};
+	qp->index = reply->create_qp.qp_index;
 	return 0;
 }
 
@@ -82,6 +104,8 @@ static int qp_map(struct qp *qp, const struct vernic_reply *reply, int fd)
 	struct context *ctx = qp->ctx;
 	uint8_t *memory;
 
+	if (qp->ibv.qp_type == IBV_QPT_XRC_RECV)
+		return qp_make_ring(qp, reply);
 	qp->size = reply->create_qp.size;
 	memory = control_map(fd, qp->size, PROT_READ | PROT_WRITE);
 	if (!memory)
@@ -115,46 +139,90 @@ static int qp_map(struct qp *qp, const struct vernic_reply *reply, int fd)
 	return 0;
 }
 
-/* Asks the daemon for a QP and publishes it; under qp_mutex. @return 0 or a positive errno */
-static int qp_make(struct qp *qp, struct ibv_qp_init_attr_ex *attr)
+/* What is asked of the daemon to make a QP. */
+static void fill_request(struct vernic_request *req, const struct ibv_qp_init_attr_ex *attr)
+{
+	*req = (struct vernic_request){.command = VERNIC_CMD_CREATE_QP};
+	req->create_qp.qp_type = attr->qp_type;
+	if (attr->qp_type == IBV_QPT_XRC_RECV) {
+		req->create_qp.xrcd = ((struct xrcd *)attr->xrcd)->handle;
+		return;
+	}
+	req->create_qp.pd = attr->pd->handle;
+	req->create_qp.send_cq = attr->send_cq->handle;
+	req->create_qp.recv_cq = attr->recv_cq ? attr->recv_cq->handle : UINT32_MAX;
+	req->create_qp.srq = attr->srq ? attr->srq->handle : UINT32_MAX;
+	req->create_qp.sq_sig_all = attr->sq_sig_all != 0;
+	req->create_qp.cap = attr->cap;
+	if (attr->srq) {
+		req->create_qp.cap.max_recv_wr = 0;
+		req->create_qp.cap.max_recv_sge = 0;
+	}
+}
+
+/* Asks the daemon for a QP and publishes it. @return 0 or a positive errno */
+static int qp_make(struct qp *qp, const struct vernic_request *req, struct ibv_qp_cap *cap)
 {
 	struct context *ctx = qp->ctx;
-	struct vernic_request req = {.command = VERNIC_CMD_CREATE_QP};
 	struct vernic_reply reply;
 	int fd, error;
 
-	req.create_qp.pd = attr->pd->handle;
-	req.create_qp.send_cq = attr->send_cq->handle;
-	req.create_qp.recv_cq = attr->recv_cq->handle;
-	req.create_qp.srq = attr->srq ? attr->srq->handle : UINT32_MAX;
-	req.create_qp.qp_type = attr->qp_type;
-	req.create_qp.sq_sig_all = attr->sq_sig_all != 0;
-	req.create_qp.cap = attr->cap;
-	if (attr->srq) {
-		req.create_qp.cap.max_recv_wr = 0;
-		req.create_qp.cap.max_recv_sge = 0;
-	}
-	error = control_call(ctx, &req, &reply, &fd, 1);
+	pthread_mutex_lock(&ctx->qp_mutex);
+	error = control_call(ctx, req, &reply, &fd, 1);
 	if (error)
-		return error;
+		goto out;
 	error = qp_map(qp, &reply, fd);
 	if (error) {
 		control_destroy(ctx, VERNIC_CMD_DESTROY_QP, reply.handle, NULL);
-		return error;
+		goto out;
 	}
-	attr->cap = reply.create_qp.cap;
+	*cap = reply.create_qp.cap;
 	qp->ibv.handle = reply.handle;
 	qp->ibv.qp_num = reply.create_qp.qp_num;
 	atomic_store_explicit(&ctx->qps[qp->index], qp, memory_order_release);
 	if (qp->index >= ctx->qp_limit)
 		ctx->qp_limit = qp->index + 1;
-	return 0;
+out:
+	pthread_mutex_unlock(&ctx->qp_mutex);
+	return error;
+}
+
+/*
+ * A QP the daemon does not know yet.
+ * @pd: NULL: a XRC target has none
+ * @return NULL without memory
+ */
+static struct qp *qp_alloc(struct ibv_context *context, struct ibv_pd *pd, enum ibv_qp_type type,
+			   void *qp_context)
+{
+	bool alone = pd_single_threaded(pd);
+	struct pd *allocator;
+	struct qp *qp = pd_alloc(pd, sizeof(*qp), PD_RESOURCE_QP, &allocator);
+
+	if (!qp)
+		return NULL;
+	*qp = (struct qp){
+		.ctx = to_context(context),
+		.allocator = allocator,
+		.sq.lock.unneeded = alone,
+		.rq.lock.unneeded = alone,
+		.max_msg = type == IBV_QPT_UD ? UINT32_MAX : VERNIC_MAX_MSG_SIZE,
+	};
+	pthread_mutex_init(&qp->ibv.mutex, NULL);
+	pthread_cond_init(&qp->ibv.cond, NULL);
+	qp->ibv.context = context;
+	qp->ibv.qp_context = qp_context;
+	qp->ibv.pd = pd;
+	pd_hold(pd);
+	qp->ibv.state = IBV_QPS_RESET;
+	qp->ibv.qp_type = type;
+	qp->sq.opcodes = post_opcodes(type);
+	return qp;
 }
 
 struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
 {
-	struct context *ctx = to_context(context);
-	struct pd *allocator;
+	struct vernic_request req;
 	struct qp *qp;
 	int error;
 
@@ -163,44 +231,61 @@ struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr
 		errno = error;
 		return NULL;
 	}
-	qp = pd_alloc(attr->pd, sizeof(*qp), PD_RESOURCE_QP, &allocator);
+	qp = qp_alloc(context, attr->qp_type == IBV_QPT_XRC_RECV ? NULL : attr->pd, attr->qp_type,
+		      attr->qp_context);
 	if (!qp)
 		return NULL;
-	*qp = (struct qp){
-		.ctx = ctx,
-		.allocator = allocator,
-		.sq.lock.unneeded = pd_single_threaded(attr->pd),
-		.rq.lock.unneeded = pd_single_threaded(attr->pd),
-		.send_cq = to_cq(attr->send_cq),
-		.recv_cq = to_cq(attr->recv_cq),
-		.srq = attr->srq ? to_srq(attr->srq) : NULL,
-		.sq_sig_all = attr->sq_sig_all != 0,
-		.max_msg = attr->qp_type == IBV_QPT_UD ? UINT32_MAX : VERNIC_MAX_MSG_SIZE,
-		.extended = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0,
-	};
-	pthread_mutex_init(&qp->ibv.mutex, NULL);
-	pthread_cond_init(&qp->ibv.cond, NULL);
-	qp->ibv.context = context;
-	qp->ibv.qp_context = attr->qp_context;
-	qp->ibv.pd = attr->pd;
-	pd_hold(attr->pd);
-	qp->ibv.send_cq = attr->send_cq;
-	qp->ibv.recv_cq = attr->recv_cq;
-	qp->ibv.srq = attr->srq;
-	qp->ibv.state = IBV_QPS_RESET;
-	qp->ibv.qp_type = attr->qp_type;
-	qp->sq.opcodes = post_opcodes(attr->qp_type);
+	if (attr->qp_type != IBV_QPT_XRC_RECV) {
+		qp->send_cq = to_cq(attr->send_cq);
+		qp->recv_cq = attr->recv_cq ? to_cq(attr->recv_cq) : NULL;
+		qp->srq = attr->srq ? to_srq(attr->srq) : NULL;
+		qp->sq_sig_all = attr->sq_sig_all != 0;
+		qp->ibv.send_cq = attr->send_cq;
+		qp->ibv.recv_cq = attr->recv_cq;
+		qp->ibv.srq = attr->srq;
+	}
+	qp->extended = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
 	if (qp->extended)
 		post_wr_init(qp);
-
-	pthread_mutex_lock(&ctx->qp_mutex);
-	error = qp_make(qp, attr);
-	pthread_mutex_unlock(&ctx->qp_mutex);
+	fill_request(&req, attr);
+	error = qp_make(qp, &req, &attr->cap);
 	if (error) {
 		qp_free(qp);
 		errno = error;
 		return NULL;
 	}
+	return &qp->ibv;
+}
+
+struct ibv_qp *qp_open(struct ibv_context *context, struct ibv_qp_open_attr *attr)
+{
+	const uint32_t needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+				IBV_QP_OPEN_ATTR_TYPE;
+	struct vernic_request req = {.command = VERNIC_CMD_OPEN_QP};
+	struct ibv_qp_attr now;
+	struct ibv_qp_cap cap;
+	struct qp *qp;
+	int error;
+
+	if ((attr->comp_mask & needed) != needed || attr->comp_mask >= IBV_QP_OPEN_ATTR_RESERVED ||
+	    attr->qp_type != IBV_QPT_XRC_RECV || !attr->xrcd || attr->xrcd->context != context) {
+		errno = EINVAL;
+		return NULL;
+	}
+	qp = qp_alloc(context, NULL, attr->qp_type,
+		      attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT ? attr->qp_context : NULL);
+	if (!qp)
+		return NULL;
+	req.open_qp.xrcd = ((struct xrcd *)attr->xrcd)->handle;
+	req.open_qp.qp_num = attr->qp_num;
+	error = qp_make(qp, &req, &cap);
+	if (error) {
+		qp_free(qp);
+		errno = error;
+		return NULL;
+	}
+	/* It has a state already. */
+	ibv_query_qp(&qp->ibv, &now, IBV_QP_STATE, NULL);
 	return &qp->ibv;
 }
 
@@ -234,8 +319,9 @@ struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *ibqp)
 /* Takes what a QP left in its CQs out of them, and gives its SRQ slots back. */
 static void qp_clean(struct qp *qp, uint32_t srq_slot)
 {
-	cq_clean(qp->send_cq, qp->index, qp->ibv.qp_num, qp->srq);
-	if (qp->recv_cq != qp->send_cq)
+	if (qp->send_cq)
+		cq_clean(qp->send_cq, qp->index, qp->ibv.qp_num, qp->srq);
+	if (qp->recv_cq && qp->recv_cq != qp->send_cq)
 		cq_clean(qp->recv_cq, qp->index, qp->ibv.qp_num, qp->srq);
 	if (qp->srq && srq_slot != VERNIC_NO_SLOT)
 		srq_release(qp->srq, srq_slot);

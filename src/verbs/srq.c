@@ -30,34 +30,70 @@ static int srq_map(struct srq *srq, const struct vernic_reply *reply, int fd)
 	srq->mask = reply->create_srq.depth - 1;
 	srq->stride = reply->create_srq.stride;
 	srq->max_sge = reply->create_srq.max_sge;
-	srq->slots = reply->create_srq.max_wr;
+	srq->max_wr = reply->create_srq.max_wr;
+	srq->slots = reply->create_srq.slots;
 	srq->free = calloc(srq->slots, sizeof(*srq->free));
 	if (!srq->free)
 		return ENOMEM;
-	/* Taken from the end: slot 0 is first. */
-	for (uint32_t i = 0; i < srq->slots; i++)
-		srq->free[i] = srq->slots - 1 - i;
-	srq->free_count = srq->slots;
 	return 0;
 }
 
-struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+/* Checks what is asked for. @return 0 or a positive errno */
+static int check_attr(struct ibv_context *context, const struct ibv_srq_init_attr_ex *attr)
 {
-	struct context *ctx = to_context(pd->context);
+	const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+			       IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+	const uint32_t xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+
+	if (attr->comp_mask & ~known)
+		return EOPNOTSUPP;
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd || attr->pd->context != context)
+		return EINVAL;
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) || attr->srq_type == IBV_SRQT_BASIC)
+		return 0;
+	if (attr->srq_type != IBV_SRQT_XRC)
+		return EOPNOTSUPP; /* no tag matching */
+	if ((attr->comp_mask & xrc) != xrc || !attr->xrcd || attr->xrcd->context != context ||
+	    !attr->cq || attr->cq->context != context)
+		return EINVAL;
+	return 0;
+}
+
+/* Makes CQEs of a XRC SRQ find it. */
+static void join_cq(struct srq *srq, struct cq *cq)
+{
+	srq->cq = cq;
+	spin_lock(&cq->lock);
+	srq->cq_next = cq->xrc_srqs;
+	cq->xrc_srqs = srq;
+	spin_unlock(&cq->lock);
+}
+
+struct ibv_srq *srq_create_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
+{
+	bool xrc = attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && attr->srq_type == IBV_SRQT_XRC;
+	struct context *ctx = to_context(context);
 	struct vernic_request req = {.command = VERNIC_CMD_CREATE_SRQ};
 	struct vernic_reply reply;
 	struct pd *allocator;
 	struct srq *srq;
 	int fd, error;
 
-	srq = pd_alloc(pd, sizeof(*srq), PD_RESOURCE_SRQ, &allocator);
+	error = check_attr(context, attr);
+	if (error) {
+		errno = error;
+		return NULL;
+	}
+	srq = pd_alloc(attr->pd, sizeof(*srq), PD_RESOURCE_SRQ, &allocator);
 	if (!srq)
 		return NULL;
-	*srq = (struct srq){.ctx = ctx, .allocator = allocator, .ibv.pd = pd};
-	pd_hold(pd);
+	*srq = (struct srq){.ctx = ctx, .allocator = allocator, .ibv.pd = attr->pd};
+	pd_hold(attr->pd);
 	pthread_mutex_init(&srq->ibv.mutex, NULL);
 	pthread_cond_init(&srq->ibv.cond, NULL);
-	req.create_srq.pd = pd->handle;
+	req.create_srq.pd = attr->pd->handle;
+	req.create_srq.xrcd = xrc ? ((struct xrcd *)attr->xrcd)->handle : UINT32_MAX;
+	req.create_srq.cq = xrc ? attr->cq->handle : UINT32_MAX;
 	req.create_srq.attr = attr->attr;
 	error = control_call(ctx, &req, &reply, &fd, 1);
 	if (error)
@@ -68,11 +104,13 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 		goto err;
 	}
 	srq->srq_num = reply.create_srq.srq_num;
-	srq->ibv.context = pd->context;
+	srq->ibv.context = context;
 	srq->ibv.srq_context = attr->srq_context;
 	srq->ibv.handle = reply.handle;
 	attr->attr.max_wr = reply.create_srq.max_wr;
 	attr->attr.max_sge = reply.create_srq.max_sge;
+	if (xrc)
+		join_cq(srq, to_cq(attr->cq));
 	pthread_mutex_lock(&ctx->objects_mutex);
 	srq->next = ctx->srqs;
 	ctx->srqs = srq;
@@ -85,14 +123,46 @@ err:
 	return NULL;
 }
 
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct ibv_srq_init_attr_ex ex = {
+		.srq_context = attr->srq_context,
+		.attr = attr->attr,
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
+		.srq_type = IBV_SRQT_BASIC,
+		.pd = pd,
+	};
+	struct ibv_srq *srq = srq_create_ex(pd->context, &ex);
+
+	if (srq)
+		attr->attr = ex.attr;
+	return srq;
+}
+
 int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int attr_mask)
 {
+	struct srq *srq = to_srq(ibsrq);
 	struct vernic_request req = {.command = VERNIC_CMD_MODIFY_SRQ, .handle = ibsrq->handle};
 	struct vernic_reply reply;
+	int error;
 
 	req.modify_srq.attr_mask = (uint32_t)attr_mask;
 	req.modify_srq.attr = *attr;
-	return control_call(to_context(ibsrq->context), &req, &reply, NULL, 0);
+	if (!(attr_mask & IBV_SRQ_MAX_WR))
+		return control_call(srq->ctx, &req, &reply, NULL, 0);
+	/* Nothing is posted while the ring changes. */
+	spin_lock(&srq->lock);
+	if (attr->max_wr < srq->used)
+		error = EINVAL;
+	else
+		error = control_call(srq->ctx, &req, &reply, NULL, 0);
+	if (!error) {
+		srq->mask = reply.modify_srq.depth - 1;
+		srq->max_wr = reply.modify_srq.max_wr;
+		attr->max_wr = srq->max_wr;
+	}
+	spin_unlock(&srq->lock);
+	return error;
 }
 
 int ibv_query_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
@@ -116,8 +186,10 @@ int srq_get_num(struct ibv_srq *srq, uint32_t *srq_num)
 void srq_release(struct srq *srq, uint32_t slot)
 {
 	spin_lock(&srq->lock);
-	if (slot < srq->slots && srq->free_count < srq->slots)
+	if (slot < srq->slots && srq->used) {
+		srq->used--;
 		srq->free[srq->free_count++] = slot;
+	}
 	spin_unlock(&srq->lock);
 }
 
@@ -131,6 +203,8 @@ int ibv_destroy_srq(struct ibv_srq *ibsrq)
 	error = control_destroy(ctx, VERNIC_CMD_DESTROY_SRQ, ibsrq->handle, NULL);
 	if (error)
 		return error;
+	if (srq->cq && !context_forked(ctx))
+		cq_clean_xrc(srq->cq, srq);
 	pthread_mutex_lock(&ctx->objects_mutex);
 	for (struct srq **p = &ctx->srqs; *p; p = &(*p)->next) {
 		if (*p == srq) {

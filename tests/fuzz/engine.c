@@ -236,7 +236,7 @@ static void init_once(void)
 	static const uint8_t gid[16] = {[10] = 0xff, 0xff, 10, 0, 0, 1};
 	static const uint32_t access[MRS] = {
 		[MR_OPEN] = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-			    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+			    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | VERNIC_ACCESS_FLUSH,
 		[MR_READABLE] = IBV_ACCESS_REMOTE_READ,
 		[MR_FOREIGN] = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 			       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
@@ -314,6 +314,7 @@ static void begin(const uint8_t *data, size_t size)
 	f.srq.index = f.srq_index;
 	f.srq.wqe = f.srq_wqe;
 	f.srq.depth = SRQ_DEPTH;
+	f.srq.slot_mask = SRQ_DEPTH - 1;
 	f.srq.stride = RECV_STRIDE;
 	f.srq.max_sge = SGES;
 	f.srq.max_wr = SRQ_DEPTH;
@@ -683,7 +684,7 @@ static void train_arrives(struct qp *qp)
 	struct train t = {
 		.path = &f.path,
 		.dst_qpn = odd == 1 ? (uint32_t)take(&f.in, 3) : qp->qpn,
-		.service = odd == 2 ? (uint8_t)(below(4) << 5) : services[qp->p.type],
+		.service = odd == 2 ? (uint8_t)(below(6) << 5) : services[qp->p.type],
 		.kind = (uint8_t)(KIND_SEND + below(KIND_COUNT - KIND_SEND)),
 		.first = bits & 1,
 		.last = bits & 2,
@@ -725,6 +726,13 @@ static void train_arrives(struct qp *qp)
 		t.first = t.last = true;
 		t.imm = false;
 		t.reth.length = any_length();
+		t.flush.type = bits >> 6 & 3;
+		t.flush.level = bits >> 8 & 1;
+	}
+	if (t.kind == KIND_ATOMIC_WRITE) {
+		t.mtu = bits & 0x1000 ? below(mtu + 1) : ATOMIC_WRITE_LEN;
+		t.payload = dma_local(f.dma, bytes, t.mtu);
+		t.reth.length = bits & 0x8000 ? t.reth.length : ATOMIC_WRITE_LEN;
 	}
 	engine_rx(&f.e, &t);
 }

@@ -162,7 +162,7 @@ static bool spared(const struct packet *p)
 {
 	const struct side *s = side_of(p->from->world->prog, p->qp);
 
-	return s->type == IBV_QPT_RC &&
+	return is_reliable(s) &&
 	       ((s->out && judge_is_in_need(s->out)) || (s->in && judge_is_in_need(s->in)));
 }
 
@@ -335,6 +335,8 @@ static void packets_tx(struct host *h, struct host *to, struct engine *e, struct
 			.pkey = t->pkey,
 			.dest_qpn = t->dst_qpn,
 			.psn = psn_add(t->psn, i),
+			.xrc_srqn = t->xrc_srqn,
+			.feth = {t->flush.type, t->flush.level},
 			.reth = {t->reth.va, t->reth.rkey, t->reth.length},
 			.atomic = {t->reth.va, t->reth.rkey, t->atomic.swap_add, t->atomic.compare},
 			.aeth = {t->aeth.syndrome, t->aeth.msn},
@@ -500,7 +502,7 @@ static bool train_continues(const struct train *t, const struct wire_packet *pkt
 	return t->count > 0 && !t->last && !(op->flags & OPF_FIRST) && op->kind == t->kind &&
 	       (pkt->opcode & 0xe0) == t->service && pkt->dest_qpn == t->dst_qpn &&
 	       pkt->psn == psn_add(t->psn, t->count) && t->payload.len == t->count * t->mtu &&
-	       pkt->payload_len <= t->mtu;
+	       pkt->xrc_srqn == t->xrc_srqn && pkt->payload_len <= t->mtu;
 }
 
 /* Begins a train with a packet. @seg: where the train's segments go */

@@ -75,6 +75,19 @@ void client_clean_cq(struct client_cq *cq, uint32_t qp_index, struct client_srq 
 	}
 }
 
+void client_clean_xrc(struct client_cq *cq, uint32_t qpn, struct client_srq *srq)
+{
+	struct vernic_cqe *cqe;
+
+	for (uint32_t i = cq->cons; (cqe = cqe_at(cq, i)) != NULL; i++) {
+		if (cqe->qp_num != qpn ||
+		    (cqe->queue != VERNIC_CQE_XRC_SRQ && cqe->queue != VERNIC_CQE_XRC_SLOT))
+			continue;
+		client_release_slot(srq, cqe->wqe);
+		cqe->queue = VERNIC_CQE_NONE;
+	}
+}
+
 /* ---- shared receive queues ----------------------------------------------------------------- */
 
 int client_create_srq(struct host *h, struct client_srq *srq)
@@ -93,10 +106,12 @@ int client_create_srq(struct host *h, struct client_srq *srq)
 	srq->srq = (struct srq){
 		.dev = &h->dev,
 		.pd = &h->pd,
+		.handle = SRQ_HANDLE,
 		.ring = srq->memory,
 		.index = (_Atomic uint32_t *)((char *)srq->memory + index),
 		.wqe = (uint8_t *)srq->memory + wqe,
 		.depth = SRQ_DEPTH,
+		.slot_mask = SRQ_DEPTH - 1,
 		.stride = (uint32_t)stride,
 		.max_sge = CLIENT_MAX_SGE,
 		.max_wr = SRQ_DEPTH,

@@ -114,7 +114,7 @@ static bool may_execute(const struct op *op)
 	case FAULT_NONE:
 		return true;
 	case FAULT_LKEY: /* found when the answer comes */
-		return has_response(op->opcode);
+		return returns_data(op->opcode);
 	default:
 		return false;
 	}
@@ -155,6 +155,9 @@ static void apply(struct flow *f, struct op *op, uint32_t offset, uint32_t n)
 		apply_atomic(op, h->mm.model + op->remote);
 		if (op->shared)
 			h->shared_dirty = true;
+	} else if (op->opcode == IBV_WR_ATOMIC_WRITE) {
+		memcpy(&op->before, h->mm.model + op->remote, 8);
+		memcpy(h->mm.model + op->remote, op->data, 8);
 	}
 	if (offset + n == op->packets)
 		op->executed = true;
@@ -182,7 +185,7 @@ static void check_words(struct flow *f, uint32_t first)
 			return;
 		}
 		op = &f->from->op[--i];
-		if (!is_atomic(op->opcode) || op->shared)
+		if (!is_for_word(op->opcode) || op->shared)
 			continue;
 		memcpy(mm->model + op->remote, &op->before, 8);
 		op->executed = false;
@@ -282,6 +285,8 @@ static unsigned int kind_of(unsigned int opcode)
 	       : is_write(opcode)		     ? KIND_WRITE
 	       : opcode == IBV_WR_RDMA_READ	     ? KIND_READ_REQUEST
 	       : opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? KIND_COMPARE_SWAP
+	       : opcode == IBV_WR_ATOMIC_WRITE	     ? KIND_ATOMIC_WRITE
+	       : is_flush(opcode)		     ? KIND_FLUSH
 						     : KIND_FETCH_ADD;
 }
 
@@ -334,7 +339,7 @@ static void request_tx(struct side *s, const struct qp *qp, const struct train *
 	     (t->first != (packet == 0) || t->last != (packet + packets == op->packets))))
 		world_fail(w, SIDE_FMT "sent as packets %u + %u%s%s", SIDE_ARG(s, index), packet,
 			   packets, t->first ? " first" : "", t->last ? " last" : "");
-	if (s->type != IBV_QPT_RC)
+	if (!is_reliable(s))
 		return;
 	if (w->now < f->rnr_until)
 		world_fail(w, SIDE_FMT "sent before the RNR timer is over", SIDE_ARG(s, index));
@@ -425,8 +430,7 @@ static void ack_tx(struct side *s, const struct qp *qp, const struct train *t)
 		return;
 	}
 	index = op_of_packet(f, (uint32_t)packets - 1);
-	if (index != UINT32_MAX &&
-	    (f->from->op[index].opcode == IBV_WR_RDMA_READ || is_atomic(f->from->op[index].opcode)))
+	if (index != UINT32_MAX && has_response(f->from->op[index].opcode))
 		world_fail(s->host->world, "%c%u: an ACK for PSN %u in place of its answer",
 			   'A' + (int)s->host->id, s->index, t->psn);
 	msn = messages(f, (uint32_t)packets);
@@ -467,14 +471,15 @@ static void fatal_nak_tx(struct side *s, const struct train *t)
 	switch (code) {
 	case NAK_INVALID_REQUEST:
 		f->nak_status = IBV_WC_REM_INV_REQ_ERR;
-		legal = op->fault == FAULT_ALIGN ||
+		legal = op->fault == FAULT_ALIGN || op->fault == FAULT_SRQ ||
 			(is_send(op->opcode) && op->len && receive_may_fail(s)) ||
 			(has_response(op->opcode) && s->max_dest_rd < f->from->max_rd);
 		break;
 	case NAK_REMOTE_ACCESS:
 		f->nak_status = IBV_WC_REM_ACCESS_ERR;
 		legal = op->fault == FAULT_RKEY || op->fault == FAULT_BOTH_KEYS ||
-			op->fault == FAULT_RANGE || (f->from->hot_gone && !is_send(op->opcode));
+			op->fault == FAULT_RANGE || op->fault == FAULT_DOMAIN ||
+			(f->from->hot_gone && !is_send(op->opcode));
 		break;
 	case NAK_REMOTE_OPERATION:
 		f->nak_status = IBV_WC_REM_OP_ERR;
@@ -530,6 +535,18 @@ static struct answer *answer_add(struct flow *f, uint32_t psn, uint32_t packets,
 	return a;
 }
 
+/* A FLUSH is answered: what came before it must be in place. */
+static void flush_tx(struct side *s, const struct train *t)
+{
+	struct flow *f = s->in;
+	uint32_t packet = (uint32_t)psn_diff(t->psn, f->first_psn), index = op_of_packet(f, packet);
+
+	if (index != UINT32_MAX && is_flush(f->from->op[index].opcode) &&
+	    !is_in_place(f, f->acked, packet))
+		world_fail(s->host->world, SIDE_FMT "a FLUSH is answered before it is done",
+			   SIDE_ARG(f->from, index));
+}
+
 /* A READ response or the answer of an atomic leaves: it must be due. */
 static void answer_tx(struct side *s, const struct train *t)
 {
@@ -540,6 +557,8 @@ static void answer_tx(struct side *s, const struct train *t)
 
 		if (psn_add(a->psn, a->sent) == t->psn && a->sent + t->count <= a->packets &&
 		    a->atomic == (t->kind == KIND_ATOMIC_ACK)) {
+			if (a->fresh)
+				flush_tx(s, t);
 			a->sent += t->count;
 			if (a->sent == a->packets)
 				f->answer_head++;
@@ -592,7 +611,10 @@ static struct qp *target(struct worker *k, const struct train *t)
 
 	if (!qp || !receives(qp))
 		return NULL;
-	service = qp->p.type == IBV_QPT_RC ? WIRE_RC : qp->p.type == IBV_QPT_UC ? WIRE_UC : WIRE_UD;
+	service = qp->p.type == IBV_QPT_RC   ? WIRE_RC
+		  : qp->p.type == IBV_QPT_UC ? WIRE_UC
+		  : qp->p.type == IBV_QPT_UD ? WIRE_UD
+					     : WIRE_XRC;
 	if (t->service != service)
 		return NULL;
 	if (qp->p.type != IBV_QPT_UD && memcmp(qp->path.dgid, t->path->sgid, 16) != 0)
@@ -634,6 +656,8 @@ static void rc_request_rx(struct side *s, const struct qp *qp, const struct trai
 			answer_add(f, t->psn, packets_of(t->reth.length, s->mtu), false, false);
 		else if (t->kind == KIND_COMPARE_SWAP || t->kind == KIND_FETCH_ADD)
 			answer_add(f, t->psn, 1, false, true);
+		else if (t->kind == KIND_FLUSH || t->kind == KIND_ATOMIC_WRITE)
+			answer_add(f, t->psn, 1, false, false);
 	}
 }
 
@@ -803,7 +827,7 @@ void judge_rx_done(struct worker *k, const struct train *t, const struct rx_note
 	struct side *s = qp ? side_of(w->prog, qp) : NULL;
 	struct flow *f;
 
-	if (!s || s->type != IBV_QPT_RC || !s->out)
+	if (!s || !is_reliable(s) || !s->out)
 		return;
 	f = s->in;
 	/* A request that was accepted is answered. */
@@ -812,6 +836,8 @@ void judge_rx_done(struct worker *k, const struct train *t, const struct rx_note
 			read_accepted(f, t->psn, packets_of(t->reth.length, s->mtu));
 		else if (t->kind == KIND_COMPARE_SWAP || t->kind == KIND_FETCH_ADD)
 			answer_add(f, t->psn, 1, true, true);
+		else if (t->kind == KIND_FLUSH || t->kind == KIND_ATOMIC_WRITE)
+			answer_add(f, t->psn, 1, true, false);
 	}
 	f = s->out;
 	if (f->una != qp->req.una_psn) {
@@ -842,7 +868,7 @@ static void check_stuck(struct side *s, const struct qp *qp)
 
 	if (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD)
 		return;
-	if (s->type == IBV_QPT_RC && (outstanding || r->rnr_wait) && !timer_armed(&qp->timer))
+	if (is_reliable(s) && (outstanding || r->rnr_wait) && !timer_armed(&qp->timer))
 		world_fail(s->host->world, "%c%u: waits for an answer without a timer",
 			   'A' + (int)s->host->id, s->index);
 	else if (unsent && !outstanding && !r->rnr_wait && !timer_armed(&qp->timer) &&
@@ -860,7 +886,7 @@ static void check_owed(struct side *s, const struct qp *qp)
 {
 	const struct flow *f = s->in;
 
-	if (s->type != IBV_QPT_RC || !f || !receives(qp))
+	if (!is_reliable(s) || !f || !receives(qp))
 		return;
 	if (f->nak_due == qp->resp.epsn && f->nak_sent != f->nak_due)
 		world_fail(s->host->world, "%c%u: owes a sequence NAK for PSN %u",
@@ -926,7 +952,7 @@ void judge_leaves(struct side *s, bool gone)
 {
 	struct flow *f = s->in;
 
-	if (f && s->type == IBV_QPT_RC) {
+	if (f && is_reliable(s)) {
 		follow(f);
 		check_shared(s->host);
 	}
@@ -934,7 +960,7 @@ void judge_leaves(struct side *s, bool gone)
 		f->gone = true;
 	if (!gone)
 		return;
-	if (s->qp.qp->state == IBV_QPS_ERR && !s->qp.qp->flushing && s->use_srq &&
+	if (s->qp.qp->state == IBV_QPS_ERR && !s->qp.qp->flushing && has_last_wqe(s) &&
 	    s->last_wqe_events != 1)
 		world_fail(s->host->world, "%c%u: LAST_WQE_REACHED came %u times",
 			   'A' + (int)s->host->id, s->index, s->last_wqe_events);
@@ -1002,12 +1028,12 @@ static void op_succeeded(struct side *s, uint32_t index)
 		world_fail(w, SIDE_FMT "completed twice", SIDE_ARG(s, index));
 	op->over = true;
 	if (op->fault == FAULT_LKEY || op->fault == FAULT_OPCODE ||
-	    (s->type == IBV_QPT_RC && op->fault != FAULT_NONE))
+	    (is_reliable(s) && op->fault != FAULT_NONE))
 		world_fail(w, SIDE_FMT "succeeded in spite of fault %u", SIDE_ARG(s, index),
 			   op->fault);
-	if (op->mw && s->type == IBV_QPT_RC && op->mw->region)
+	if (op->mw && is_reliable(s) && op->mw->region)
 		world_fail(w, SIDE_FMT "the window is still bound", SIDE_ARG(s, index));
-	if (s->type == IBV_QPT_RC && !op->executed && op->packets)
+	if (is_reliable(s) && !op->executed && op->packets)
 		world_fail(w, SIDE_FMT "succeeded, and the responder has %u packets, not %u",
 			   SIDE_ARG(s, index), s->flow.applied, op->first + op->packets);
 	if (world_failed(w))
@@ -1046,7 +1072,7 @@ static bool failure_is_legal(const struct side *s, uint32_t index, unsigned int 
 {
 	const struct op *op = &s->op[index];
 	const struct flow *f = s->out;
-	bool rc = s->type == IBV_QPT_RC;
+	bool rc = is_reliable(s);
 
 	switch (status) {
 	case IBV_WC_WR_FLUSH_ERR:
@@ -1055,7 +1081,7 @@ static bool failure_is_legal(const struct side *s, uint32_t index, unsigned int 
 	case IBV_WC_LOC_PROT_ERR:
 		/* Of what is sent, the local side is checked first. */
 		return op->fault == FAULT_LKEY || (s->local_gone && op->len) ||
-		       (op->fault == FAULT_BOTH_KEYS && !has_response(op->opcode));
+		       (op->fault == FAULT_BOTH_KEYS && !returns_data(op->opcode));
 	case IBV_WC_LOC_LEN_ERR:
 		return op->fault == FAULT_LENGTH;
 	case IBV_WC_LOC_QP_OP_ERR:
@@ -1096,7 +1122,7 @@ static void op_failed(struct side *s, uint32_t index, const struct vernic_cqe *c
 			   SIDE_ARG(s, index), op->opcode, op->fault, cqe->status);
 	s->failed = true;
 	take_as_is(s->host, &op->local);
-	if (!has_response(op->opcode))
+	if (!returns_data(op->opcode))
 		scribble(s->host, &op->local);
 }
 
@@ -1115,6 +1141,10 @@ static uint8_t wc_opcode(unsigned int opcode)
 		return IBV_WC_COMP_SWAP;
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		return IBV_WC_FETCH_ADD;
+	case IBV_WR_ATOMIC_WRITE:
+		return IBV_WC_ATOMIC_WRITE;
+	case VERNIC_WR_FLUSH:
+		return VERNIC_WC_FLUSH;
 	default:
 		return IBV_WC_RDMA_WRITE;
 	}
@@ -1159,7 +1189,7 @@ static void send_cqe(struct side *s, const struct vernic_cqe *cqe)
 		world_fail(w, SIDE_FMT "unsignaled, and completed", SIDE_ARG(s, index));
 	else if (cqe->opcode != wc_opcode(op->opcode))
 		world_fail(w, SIDE_FMT "opcode %u", SIDE_ARG(s, index), cqe->opcode);
-	else if (has_response(op->opcode) && cqe->byte_len != op->len)
+	else if (returns_data(op->opcode) && cqe->byte_len != op->len)
 		world_fail(w, SIDE_FMT "byte_len %u, not %u", SIDE_ARG(s, index), cqe->byte_len,
 			   op->len);
 	else
@@ -1225,7 +1255,7 @@ static void received(struct side *s, const struct receive *rv, const struct vern
 	struct op *op;
 
 	buffer_write(&rv->buffer, mm->mem, cqe->data, cqe->data_len);
-	op = s->type == IBV_QPT_RC ? rc_message(s) : named_message(s, cqe, &rv->buffer, header);
+	op = is_reliable(s) ? rc_message(s) : named_message(s, cqe, &rv->buffer, header);
 	if (!op) {
 		world_fail(w, SIDE_FMT "received a message nobody sent, or not yet whole",
 			   SIDE_ARG(s, n));
@@ -1372,10 +1402,10 @@ static void check_qp_at_rest(struct side *s, const struct qp *qp)
 	else if (qp->resp.job_head != qp->resp.job_tail || qp->resp.ack_linked || qp->queued ||
 		 qp->resp.ack_owed)
 		world_fail(w, "%c%u: not at rest", 'A' + (int)s->host->id, s->index);
-	else if (s->type == IBV_QPT_RC && f && !f->gone && f->applied != f->posted)
+	else if (is_reliable(s) && f && !f->gone && f->applied != f->posted)
 		world_fail(w, "%c%u: %u of %u packets got there", 'A' + (int)s->host->id, s->index,
 			   f->applied, f->posted);
-	else if (s->type == IBV_QPT_RC && f && !f->gone &&
+	else if (is_reliable(s) && f && !f->gone &&
 		 psn_diff(r->una_psn, psn_add(f->first_psn, f->posted)) != 0)
 		world_fail(w, "%c%u: una_psn %u at the end of %u packets from %u",
 			   'A' + (int)s->host->id, s->index, r->una_psn, f->posted, f->first_psn);
@@ -1396,7 +1426,7 @@ void judge_flushed(struct side *s)
 	else if (!s->use_srq && s->recvs_done != s->qp.rq_prod)
 		world_fail(s->host->world, "%c%u: in ERR, %u of %u receives flushed",
 			   'A' + (int)s->host->id, s->index, s->recvs_done, s->qp.rq_prod);
-	else if (s->use_srq && s->last_wqe_events != 1)
+	else if (has_last_wqe(s) && s->last_wqe_events != 1)
 		world_fail(s->host->world, "%c%u: LAST_WQE_REACHED came %u times",
 			   'A' + (int)s->host->id, s->index, s->last_wqe_events);
 }
@@ -1420,7 +1450,7 @@ void judge_rest(struct program *g)
 			check_qp_at_rest(s, qp);
 		if (timer_armed(&qp->timer))
 			world_fail(w, "%c%u: a timer is armed", 'A' + (int)s->host->id, s->index);
-		if (s->type != IBV_QPT_RC && s->reported != s->cqes_due)
+		if (!is_reliable(s) && s->reported != s->cqes_due)
 			world_fail(w, "%c%u: %u messages received, %u reported",
 				   'A' + (int)s->host->id, s->index, s->cqes_due, s->reported);
 		/* A message that began and never ends. */
@@ -1429,8 +1459,8 @@ void judge_rest(struct program *g)
 				       : NULL;
 		if (rv)
 			take_as_is(s->host, &rv->buffer);
-		else if (s->in && s->in->recv_op < s->in->op && s->type == IBV_QPT_RC &&
-			 receives(qp) && rc_message(s))
+		else if (s->in && s->in->recv_op < s->in->op && is_reliable(s) && receives(qp) &&
+			 rc_message(s))
 			world_fail(w, "%c%u: a message was not reported", 'A' + (int)s->host->id,
 				   s->index);
 	}

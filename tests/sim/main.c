@@ -13,7 +13,7 @@
 
 static const char usage[] =
 	"usage: sim [--seeds FROM-TO | --seed N] [--trace] [--mutate NAME|all|list]\n"
-	"           [--type rc|uc|ud|mixed] [--gentle] [--ops N]\n"
+	"           [--type rc|uc|ud|xrc|mixed] [--gentle] [--ops N]\n"
 	"           [--loss P] [--dup P] [--reorder P] [--corrupt P] [--within MS]\n"
 	"\n"
 	"Runs transport engines over links that do harm, in virtual time, once for each seed, and\n"
@@ -105,9 +105,11 @@ static int service(const char *text)
 		return IBV_QPT_UC;
 	if (strcmp(text, "ud") == 0)
 		return IBV_QPT_UD;
+	if (strcmp(text, "xrc") == 0)
+		return IBV_QPT_XRC_SEND;
 	if (strcmp(text, "mixed") == 0)
 		return -1;
-	fprintf(stderr, "sim: --type wants rc, uc, ud or mixed, not '%s'\n", text);
+	fprintf(stderr, "sim: --type wants rc, uc, ud, xrc or mixed, not '%s'\n", text);
 	exit(2);
 }
 

@@ -23,10 +23,14 @@
 	M(nak_never_sent, "no sequence NAK, timeouts repair everything")               \
 	M(ack_too_early, "an ACK leaves before the data is in place")                  \
 	M(atomic_twice, "a duplicate atomic is carried out again")                     \
+	M(atomic_write_twice, "a duplicate ATOMIC WRITE is carried out again")         \
+	M(flush_too_early, "a FLUSH is answered before the data is in place")          \
 	M(answered_twice, "a duplicate READ is answered though its answer is waiting") \
 	M(uc_op_seq_ignored, "UC takes a packet of another kind in mid-message")       \
 	M(closed_before_answers, "a refused request drops the answers before it")      \
 	M(invalidate_forgotten, "a SEND with invalidate does not")                     \
+	M(xrc_domain_ignored, "XRC delivers to a SRQ of another domain")               \
+	M(xrc_slot_lost, "a receive taken from a XRC SRQ does not come back")          \
 	M(receive_lost, "a receive taken is not flushed")                              \
 	/* others */                                                                   \
 	M(srq_limit_silent, "no SRQ limit event")                                      \

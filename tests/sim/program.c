@@ -34,7 +34,7 @@
 
 #define ACCESS                                                                       \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
-	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND)
+	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | VERNIC_ACCESS_FLUSH)
 
 #define SIDE_OF(member, t) ((struct side *)((char *)(t)-offsetof(struct side, member)))
 
@@ -171,23 +171,35 @@ static uint8_t random_opcode(struct side *s)
 				     IBV_WR_RDMA_READ,
 				     IBV_WR_RDMA_READ,
 				     IBV_WR_ATOMIC_CMP_AND_SWP,
-				     IBV_WR_ATOMIC_FETCH_AND_ADD};
+				     IBV_WR_ATOMIC_FETCH_AND_ADD,
+				     IBV_WR_ATOMIC_WRITE,
+				     VERNIC_WR_FLUSH};
 	struct rng *r = &s->host->world->rng;
 
-	return rc[rng_below(r, s->type == IBV_QPT_RC ? sizeof(rc) : s->type == IBV_QPT_UC ? 5 : 2)];
+	/* What XRC has of its own is how it receives. */
+	if (s->type == IBV_QPT_XRC_SEND && rng_below(r, 2))
+		return rc[rng_below(r, 2)];
+	return rc[rng_below(r, is_reliable(s) ? sizeof(rc) : s->type == IBV_QPT_UC ? 5 : 2)];
 }
 
 /* Makes an operation wrong. */
 static void make_fault(struct side *s, struct op *op)
 {
 	struct rng *r = &s->host->world->rng;
-	bool rc = s->type == IBV_QPT_RC;
+	bool rc = is_reliable(s);
 
+	if (s->type == IBV_QPT_XRC_SEND && rng_below(r, 3) == 0) {
+		op->fault = rng_below(r, 2) ? FAULT_SRQ : FAULT_DOMAIN;
+		return;
+	}
 	if (s->type == IBV_QPT_UD) {
 		static const uint8_t ud[] = {FAULT_LKEY, FAULT_QKEY, FAULT_QPN, FAULT_OPCODE};
 
 		op->fault = ud[rng_below(r, 4)];
-	} else if (is_atomic(op->opcode)) {
+	} else if (is_flush(op->opcode)) {
+		op->fault = rng_below(r, 2) ? FAULT_RKEY : FAULT_RANGE;
+		return;
+	} else if (is_for_word(op->opcode)) {
 		static const uint8_t atomic[] = {FAULT_LKEY,  FAULT_RKEY,   FAULT_BOTH_KEYS,
 						 FAULT_ALIGN, FAULT_LENGTH, FAULT_RANGE};
 
@@ -252,7 +264,7 @@ static void make_op(struct side *s, struct op *op, uint32_t index)
 {
 	struct program *g = s->prog;
 	struct rng *r = &g->world.rng;
-	bool rc = s->type == IBV_QPT_RC;
+	bool rc = is_reliable(s);
 	uint32_t id = s->index << 16 | index, most = g->max_len;
 
 	op->opcode = random_opcode(s);
@@ -266,7 +278,7 @@ static void make_op(struct side *s, struct op *op, uint32_t index)
 		most = s->mtu < most ? s->mtu : most;
 	else if (!is_send(op->opcode) && most > HOT_LEN)
 		most = HOT_LEN;
-	op->len = is_atomic(op->opcode) ? 8 : random_length(s, most);
+	op->len = is_for_word(op->opcode) ? 8 : is_flush(op->opcode) ? 0 : random_length(s, most);
 	/* A datagram that is wrong does little harm. */
 	if (rng_chance(r, s->type == IBV_QPT_UD ? 4 * g->faults : g->faults))
 		make_fault(s, op);
@@ -283,7 +295,7 @@ static void make_op(struct side *s, struct op *op, uint32_t index)
 	}
 	op->local = buffer_take(s->host, op->len);
 	op->data = must(calloc(1, op->len + 8));
-	if (is_atomic(op->opcode)) {
+	if (is_for_word(op->opcode)) {
 		op->shared = op->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD && rng_below(r, 4) == 0 &&
 			     op->fault == FAULT_NONE;
 		op->remote = op->shared ? s->peer->host->shared
@@ -297,9 +309,15 @@ static void make_op(struct side *s, struct op *op, uint32_t index)
 			op->remote += 1 + rng_below(r, 7);
 		if (op->fault == FAULT_RANGE)
 			op->remote = s->words + 8 * WORDS;
+		if (is_atomic(op->opcode))
+			return;
+	} else if (is_flush(op->opcode)) {
+		op->remote = s->hot + rng_below(r, HOT_LEN);
+		op->compare_add = rng_below(r, (uint32_t)(s->hot + HOT_LEN - op->remote) + 1);
+		if (op->fault == FAULT_RANGE)
+			op->remote = s->hot - 1;
 		return;
-	}
-	if (s->type != IBV_QPT_UD) {
+	} else if (s->type != IBV_QPT_UD) {
 		op->remote = s->hot;
 		if (!is_send(op->opcode))
 			op->remote += rng_below(r, HOT_LEN - op->len + 1);
@@ -346,7 +364,7 @@ static void post_one(struct side *s)
 	wqe.flags = op->flags;
 	wqe.length = op->len;
 	wqe.imm = op->imm;
-	if (!(op->flags & IBV_SEND_INLINE))
+	if (!(op->flags & IBV_SEND_INLINE) && !is_flush(op->opcode))
 		wqe.num_sge =
 			(uint8_t)buffer_sges(&op->local, s->host, s->local_mr.key ^ bad_lkey, sge);
 	if (s->type == IBV_QPT_UD) {
@@ -363,6 +381,16 @@ static void post_one(struct side *s)
 				bad_rkey;
 		wqe.rdma.compare_add = op->compare_add;
 		wqe.rdma.swap = op->swap;
+	}
+	if (s->type == IBV_QPT_XRC_SEND)
+		wqe.xrc_srqn = op->fault == FAULT_SRQ	   ? 0x800000
+			       : op->fault == FAULT_DOMAIN ? s->peer->host->strange_srq.number
+							   : s->peer->host->srq.srq.number;
+	if (is_flush(op->opcode)) {
+		wqe.flush.length = op->compare_add;
+		wqe.flush.type = (uint8_t)(1 + rng_below(r, 3));
+		wqe.flush.level = op->fault == FAULT_RANGE ? VERNIC_FLUSH_RANGE
+							   : (uint8_t)rng_below(r, 2);
 	}
 	world_trace(s->host->world, "%c%u: posts op %u, opcode %u flags %#x %u bytes fault %u",
 		    'A' + (int)s->host->id, s->index, s->posted, op->opcode, op->flags, op->len,
@@ -537,6 +565,33 @@ static void want_repair(struct side *s)
 		world_at(w, &lead->repair, w->now + 1 + rng_next(&w->rng) % wait);
 }
 
+/*
+ * What the library makes of a CQE of a XRC SRQ, which names the SRQ, and the QP by its number.
+ * @return false: it completes nothing
+ */
+static bool find_side(struct host *h, struct vernic_cqe *cqe)
+{
+	struct program *g = h->world->prog;
+
+	if (cqe->queue != VERNIC_CQE_XRC_SRQ && cqe->queue != VERNIC_CQE_XRC_SLOT)
+		return true;
+	if (cqe->qp_index != SRQ_HANDLE)
+		world_fail(h->world, "a completion for SRQ %u", cqe->qp_index);
+	if (cqe->queue == VERNIC_CQE_XRC_SLOT) {
+		client_release_slot(&h->srq, cqe->wqe);
+		return false;
+	}
+	cqe->queue = VERNIC_CQE_SRQ;
+	for (uint32_t i = 0; i < g->sides; i++) {
+		const struct side *s = &g->side[i];
+
+		if (s->host == h && s->type == IBV_QPT_XRC_RECV && s->qp.qp &&
+		    s->qp.qp->qpn == cqe->qp_num)
+			cqe->qp_index = i;
+	}
+	return true; /* the judge sees if there is none */
+}
+
 /* Polls the CQs of a host. @return completions */
 static uint32_t poll_cqs(struct host *h)
 {
@@ -548,6 +603,8 @@ static uint32_t poll_cqs(struct host *h)
 		while (!world_failed(h->world) && client_poll(&h->cq[i], &cqe)) {
 			struct side *s;
 
+			if (!find_side(h, &cqe))
+				continue;
 			n++;
 			if (!g->over)
 				h->world->last_cqe = h->world->now;
@@ -575,8 +632,14 @@ static void create(struct side *s)
 }
 
 /* What the library does when a QP is reset or gone. @slot: from qp_take_srq_slot() */
-static void forget(struct side *s, uint32_t slot)
+static void forget(struct side *s, uint32_t qpn, uint32_t slot)
 {
+	if (s->type == IBV_QPT_XRC_RECV) {
+		for (uint32_t i = 0; i < s->host->cqs; i++)
+			client_clean_xrc(&s->host->cq[i], qpn, &s->host->srq);
+		client_reset_qp(&s->qp);
+		return;
+	}
 	client_clean_cq((struct client_cq *)s->qp.p.send_cq, s->index, &s->host->srq);
 	client_clean_cq((struct client_cq *)s->qp.p.recv_cq, s->index, &s->host->srq);
 	if (slot != VERNIC_NO_SLOT)
@@ -588,10 +651,11 @@ static void forget(struct side *s, uint32_t slot)
 static void take_down(struct side *s, bool destroy)
 {
 	struct world *w = s->host->world;
-	uint32_t slot;
+	uint32_t slot, qpn;
 
 	if (!s->qp.qp)
 		return;
+	qpn = s->qp.qp->qpn;
 	/* Some clients look at what was flushed first. */
 	if (s->qp.qp->state == IBV_QPS_ERR && !s->qp.qp->flushing && rng_below(&w->rng, 2)) {
 		poll_cqs(s->host);
@@ -610,7 +674,7 @@ static void take_down(struct side *s, bool destroy)
 		client_destroy_qp(&s->qp);
 		worker_kick(s->qp.worker);
 	}
-	forget(s, slot);
+	forget(s, qpn, slot);
 }
 
 /* @return an initial PSN: often one that wraps soon, in a later life far from those before */
@@ -635,7 +699,7 @@ static void register_side(struct side *s)
 static void connect_side(struct side *s, uint32_t psn, uint32_t peer_psn)
 {
 	struct rng *r = &s->host->world->rng;
-	bool rc = s->type == IBV_QPT_RC, ud = s->type == IBV_QPT_UD;
+	bool rc = is_reliable(s), ud = s->type == IBV_QPT_UD;
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
@@ -658,7 +722,8 @@ static void connect_side(struct side *s, uint32_t psn, uint32_t peer_psn)
 		memcpy(a.ah_attr.grh.dgid.raw, s->peer->host->dev.gids[0].raw, 16);
 	}
 	if (rc)
-		a.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+		a.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+				     VERNIC_ACCESS_FLUSH;
 	s->failed = s->client_error = s->bad_receive = s->drain_asked = false;
 	s->last_wqe_events = s->recvs_done = s->cqes_due = s->reported = s->flushed = 0;
 	s->life_op = s->completed = s->posted;
@@ -779,9 +844,14 @@ static uint64_t some_time(struct rng *r, uint64_t at_most, uint64_t or_at_most)
 	return rng_next(r) % (rng_below(r, 2) ? at_most : or_at_most);
 }
 
-/* @return whether a QP is in the middle of a message, or of an answer */
+/*
+ * @return whether a QP is in the middle of a message, or of an answer; of a XRC target, whether it
+ * has a receive of the SRQ
+ */
 static bool bad_moment(const struct qp *qp)
 {
+	if (qp->p.type == IBV_QPT_XRC_RECV)
+		return qp->resp.have_wqe;
 	return qp->resp.have_wqe || qp->resp.kind != KIND_NONE ||
 	       qp->resp.job_head != qp->resp.job_tail;
 }
@@ -796,7 +866,8 @@ static void disturb_fire(struct timer *t, uint64_t now)
 		return;
 	if (s->ambush && !bad_moment(s->qp.qp)) {
 		s->ambush--;
-		world_at(&g->world, t, now + 1 + rng_next(r) % (10 * US));
+		world_at(&g->world, t,
+			 now + 1 + rng_next(r) % (s->type == IBV_QPT_XRC_RECV ? US : 10 * US));
 		return;
 	}
 	s->ambush = 0;
@@ -808,7 +879,7 @@ static void disturb_fire(struct timer *t, uint64_t now)
 		move(s, &a, IBV_QP_STATE);
 		return;
 	}
-	switch (rng_below(r, 8)) {
+	switch (rng_below(r, s->type == IBV_QPT_XRC_RECV ? 3 : 8)) {
 	case 0:
 		totals.errors++;
 		s->client_error = true;
@@ -933,7 +1004,7 @@ void program_qp_event(struct host *h, struct qp *qp, enum ibv_event_type type)
 				   s->index);
 		break;
 	case IBV_EVENT_QP_LAST_WQE_REACHED:
-		if (!s->use_srq || s->last_wqe_events++ || qp->state != IBV_QPS_ERR)
+		if (!has_last_wqe(s) || s->last_wqe_events++ || qp->state != IBV_QPS_ERR)
 			world_fail(w, "%c%u: a LAST_WQE_REACHED too many", 'A' + (int)h->id,
 				   s->index);
 		break;
@@ -961,6 +1032,13 @@ static void make_host(struct host *h)
 	if (client_create_srq(h, &h->srq))
 		must(NULL);
 	register_mr(h, &h->srq.mr, 0, MM_SIZE);
+	h->srq.srq.xrcd = &h->xrcd[0];
+	h->srq.srq.cq = &h->cq[0].cq;
+	h->strange_srq = h->srq.srq;
+	h->strange_srq.xrcd = &h->xrcd[1];
+	h->strange_srq.ring = &h->strange_ring;
+	if (xrc_table_add(h->dev.xrcs, &h->srq.srq) || xrc_table_add(h->dev.xrcs, &h->strange_srq))
+		must(NULL);
 	h->srq.post.fire = post_srq_fire;
 	h->poll.fire = poll_fire;
 }
@@ -978,7 +1056,8 @@ static struct side *make_side(struct program *g, enum ibv_qp_type type, struct h
 	s->type = type;
 	s->mtu = type == IBV_QPT_UD ? 4096 : 256u << rng_below(r, 5);
 	s->sig_all = rng_below(r, 3) == 0;
-	s->use_srq = type != IBV_QPT_UC && rng_below(r, 3) == 0;
+	s->use_srq = type == IBV_QPT_XRC_RECV ||
+		     (type != IBV_QPT_UC && type != IBV_QPT_XRC_SEND && rng_below(r, 3) == 0);
 	s->max_rd = 1 + rng_below(r, rng_below(r, 2) ? 3 : VERNIC_MAX_RD_ATOMIC);
 	s->max_dest_rd = s->max_rd;
 	s->retry_cnt = (uint8_t)(rng_below(r, 2) ? 3 : rng_below(r, 2) ? 7 : rng_below(r, 8));
@@ -994,10 +1073,16 @@ static struct side *make_side(struct program *g, enum ibv_qp_type type, struct h
 		.sq_sig_all = s->sig_all,
 		.index = s->index,
 		.sq_depth = 4u << rng_below(r, 4),
-		.rq_depth = s->use_srq				      ? 0
+		.rq_depth = s->use_srq || type == IBV_QPT_XRC_SEND    ? 0
 			    : type == IBV_QPT_RC || g->max_len > 3000 ? rq_depth
 								      : 4 * rq_depth,
 	};
+	if (type == IBV_QPT_XRC_RECV) {
+		s->qp.p.pd = NULL;
+		s->qp.p.send_cq = s->qp.p.recv_cq = NULL;
+		s->qp.p.srq = NULL;
+		s->qp.p.xrcd = &h->xrcd[0];
+	}
 	s->post.fire = post_fire;
 	s->post_recv.fire = post_recv_fire;
 	s->disturb.fire = disturb_fire;
@@ -1025,9 +1110,10 @@ static void make_region(struct side *s)
 
 static enum ibv_qp_type pair_type(const struct options *o, struct rng *r)
 {
-	if (o->type == IBV_QPT_RC || o->type == IBV_QPT_UC)
-		return (enum ibv_qp_type)o->type;
-	return rng_below(r, 3) ? IBV_QPT_RC : IBV_QPT_UC;
+	static const enum ibv_qp_type mixed[] = {IBV_QPT_RC, IBV_QPT_RC,       IBV_QPT_RC,
+						 IBV_QPT_UC, IBV_QPT_XRC_SEND, IBV_QPT_XRC_SEND};
+
+	return o->type >= 0 ? (enum ibv_qp_type)o->type : mixed[rng_below(r, 6)];
 }
 
 /* Makes the sides. */
@@ -1044,7 +1130,8 @@ static void make_sides(struct program *g)
 	for (uint32_t i = 0; i < pairs; i++) {
 		enum ibv_qp_type type = pair_type(o, r);
 		struct side *a = make_side(g, type, &w->host[rng_below(r, w->hosts)]);
-		struct side *b = make_side(g, type, &w->host[rng_below(r, w->hosts)]);
+		struct side *b = make_side(g, type == IBV_QPT_XRC_SEND ? IBV_QPT_XRC_RECV : type,
+					   &w->host[rng_below(r, w->hosts)]);
 
 		a->peer = b;
 		b->peer = a;
@@ -1062,6 +1149,8 @@ static void make_sides(struct program *g)
 		uint32_t left = g->sides - i;
 
 		s->ops = left > 1 ? rng_below(r, 2 * ops / left + 1) : ops;
+		if (s->type == IBV_QPT_XRC_RECV)
+			s->ops = 0;
 		ops -= s->ops;
 		s->op = must(calloc(s->ops + 1, sizeof(*s->op)));
 	}
@@ -1092,13 +1181,12 @@ static void start(struct program *g)
 		struct side *s = &g->side[i];
 
 		/* What finds no receive on UC and UD is lost: let those be posted first. */
-		world_at(w, &s->post,
-			 w->now + rng_below(r, 20000) + (s->type == IBV_QPT_RC ? 0 : 1 * MS));
+		world_at(w, &s->post, w->now + rng_below(r, 20000) + (is_reliable(s) ? 0 : 1 * MS));
 		if (!s->use_srq)
 			world_at(w, &s->post_recv, w->now + rng_below(r, 20000));
 		else if (!timer_armed(&s->host->srq.post))
 			world_at(w, &s->host->srq.post, w->now + rng_below(r, 20000));
-		s->ambush = rng_below(r, 2) ? 200 : 0;
+		s->ambush = s->type == IBV_QPT_XRC_RECV ? 3000 : rng_below(r, 2) ? 200 : 0;
 		if (rng_chance(r, g->disturbances))
 			world_at(w, &s->disturb, w->now + 1 + some_time(r, 300 * US, 10 * MS));
 	}

@@ -124,6 +124,8 @@ struct receive {
 	uint64_t id; /* wr_id */
 };
 
+#define SRQ_HANDLE 1000 /* no QP's index */
+
 struct client_srq {
 	struct srq srq;
 	void *memory;
@@ -159,7 +161,10 @@ struct host {
 	struct mm mm;
 	struct client_cq cq[MAX_CQS];
 	uint32_t cqs;
-	struct client_srq srq;
+	struct client_srq srq;	/* of XRC too: in domain 0 */
+	struct srq strange_srq; /* of domain 1, and empty */
+	struct vernic_srq_ring strange_ring;
+	struct xrcd xrcd[2];
 	size_t shared; /* offset of the word all sides add to */
 	struct mr shared_mr;
 	uint64_t link_free;		  /* when the wire out is free, ns */
@@ -276,6 +281,8 @@ bool client_poll(struct client_cq *cq, struct vernic_cqe *cqe);
 void client_arm(struct client_cq *cq, uint64_t how);
 /* Takes a QP's CQEs out of a CQ. SRQ slots they name are free again. */
 void client_clean_cq(struct client_cq *cq, uint32_t qp_index, struct client_srq *srq);
+/* The same for a XRC target, whose CQEs name the SRQ. */
+void client_clean_xrc(struct client_cq *cq, uint32_t qpn, struct client_srq *srq);
 
 int client_create_srq(struct host *h, struct client_srq *srq);
 void client_destroy_srq(struct client_srq *srq);
@@ -326,6 +333,8 @@ enum fault {
 	FAULT_OPCODE, /* a READ on UC or UD */
 	FAULT_QKEY,
 	FAULT_QPN,
+	FAULT_SRQ,    /* XRC: no such SRQ */
+	FAULT_DOMAIN, /* XRC: one of another domain */
 };
 
 struct op {
@@ -498,9 +507,38 @@ static inline bool invalidates(unsigned int opcode)
 	return opcode == IBV_WR_LOCAL_INV || opcode == IBV_WR_SEND_WITH_INV;
 }
 
-static inline bool has_response(unsigned int opcode)
+/* @return whether a side's service acknowledges */
+static inline bool is_reliable(const struct side *s)
+{
+	return s->type == IBV_QPT_RC || s->type == IBV_QPT_XRC_SEND || s->type == IBV_QPT_XRC_RECV;
+}
+
+/* @return whether a side's QP reports the last of its receives when it fails */
+static inline bool has_last_wqe(const struct side *s)
+{
+	return s->use_srq && s->type != IBV_QPT_XRC_RECV;
+}
+
+static inline bool is_flush(unsigned int opcode)
+{
+	return opcode == VERNIC_WR_FLUSH;
+}
+
+/* Goes to a word of its own. */
+static inline bool is_for_word(unsigned int opcode)
+{
+	return is_atomic(opcode) || opcode == IBV_WR_ATOMIC_WRITE;
+}
+
+/* Has an answer with data. */
+static inline bool returns_data(unsigned int opcode)
 {
 	return opcode == IBV_WR_RDMA_READ || is_atomic(opcode);
+}
+
+static inline bool has_response(unsigned int opcode)
+{
+	return returns_data(opcode) || opcode == IBV_WR_ATOMIC_WRITE || is_flush(opcode);
 }
 
 static inline bool takes_receive(unsigned int opcode)

@@ -290,6 +290,7 @@ static void host_init(struct world *w, uint32_t id)
 		.features = DEVICE_FEATURES_ALL,
 		.gid_count = 1,
 		.mrs = must(mr_table_create()),
+		.xrcs = must(xrc_table_create()),
 	};
 	host_gid(h->dev.gids[0].raw, id);
 	h->dev.gids[0].valid = 1;
@@ -404,6 +405,7 @@ void world_fini(struct world *w)
 			dma_destroy(dma);
 		}
 		mr_table_destroy(h->dev.mrs);
+		xrc_table_destroy(h->dev.xrcs);
 		pthread_mutex_destroy(&h->dev.atomic_lock);
 		pthread_spin_destroy(&h->dev.window_lock);
 		spare_mm[id] = h->mm;

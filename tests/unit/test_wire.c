@@ -79,11 +79,11 @@ static uint32_t random_bits(void)
 
 START_TEST(opcode_table)
 {
-	static const unsigned services[] = {WIRE_RC, WIRE_UC, WIRE_UD};
-	static const int count[] = {23, 12, 2};
+	static const unsigned services[] = {WIRE_RC, WIRE_UC, WIRE_UD, WIRE_XRC};
+	static const int count[] = {25, 12, 2, 25};
 	const unsigned place = OPF_FIRST | OPF_LAST | OPF_IMM | OPF_INV;
 
-	for (unsigned s = 0; s < 3; s++) {
+	for (unsigned s = 0; s < 4; s++) {
 		int n = 0;
 
 		for (unsigned i = services[s]; i < services[s] + 0x20; i++) {
@@ -103,6 +103,9 @@ START_TEST(opcode_table)
 	ck_assert_int_eq(wire_opcode_for(WIRE_UD, KIND_SEND, OPF_FIRST), -1);
 	ck_assert_int_eq(wire_opcode_for(WIRE_UC, KIND_READ_REQUEST, 0), -1);
 	ck_assert_int_eq(wire_opcode_for(WIRE_UC, KIND_SEND, OPF_LAST | OPF_INV), -1);
+	ck_assert_int_eq(wire_opcode_for(WIRE_RC, KIND_FLUSH, 0), 0x1c);
+	ck_assert_int_eq(wire_opcode_for(WIRE_RC, KIND_ATOMIC_WRITE, 0), 0x1d);
+	ck_assert_int_eq(wire_opcode_for(WIRE_UC, KIND_FLUSH, 0), -1);
 	ck_assert_ptr_null(wire_opcodes[0x15].name);
 	ck_assert_ptr_null(wire_opcodes[0x40].name);
 	ck_assert_ptr_null(wire_opcodes[0xff].name);
@@ -368,6 +371,43 @@ START_TEST(congestion_notification)
 }
 END_TEST
 
+/* Where XRCETH and FETH are, and which packets have them (IBTA A14, A19). */
+START_TEST(xrc_and_flush_headers)
+{
+	struct wire_packet pkt = {
+		.opcode = WIRE_XRC | WIRE_FLUSH,
+		.xrc_srqn = 0x123456,
+		.feth = {.type = 3, .level = 1},
+		.reth = {.va = 0x1122334455667788, .rkey = 0x99aabbcc, .length = 0xddeeff01},
+	};
+	static const uint8_t headers[] = {
+		0,    0x12, 0x34, 0x56,				/* XRCETH */
+		0,    0,    0,	  0x13,				/* FETH */
+		0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, /* RETH */
+		0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff, 0x01,
+	};
+	uint8_t buf[WIRE_MAX_HEADERS + ICRC_LEN] = {0};
+	struct wire_packet out;
+
+	ck_assert_uint_eq(wire_encode(buf, &pkt), BTH_LEN + sizeof(headers));
+	ck_assert_uint_eq(buf[0], 0xbc);
+	ck_assert(!memcmp(buf + BTH_LEN, headers, sizeof(headers)));
+	ck_assert_int_eq(wire_decode(buf, BTH_LEN + sizeof(headers) + ICRC_LEN, &out), 0);
+	ck_assert_uint_eq(out.xrc_srqn, 0x123456);
+	ck_assert_uint_eq(out.feth.type, 3);
+	ck_assert_uint_eq(out.feth.level, 1);
+	ck_assert(!memcmp(&out.reth, &pkt.reth, sizeof(out.reth)));
+	/* Without the XRCETH: an answer, and RC. */
+	for (unsigned op = 0; op < 0x20; op++) {
+		const struct wire_opcode *xrc = &wire_opcodes[WIRE_XRC | op];
+		unsigned more = xrc->flags & OPF_REQUEST ? XRCETH_LEN : 0;
+
+		ck_assert_uint_eq(xrc->header_len, wire_opcodes[op].header_len + more);
+		ck_assert_uint_eq(xrc->flags & ~OPF_XRCETH, wire_opcodes[op].flags);
+	}
+}
+END_TEST
+
 START_TEST(psn_arithmetic)
 {
 	ck_assert_int_eq(psn_diff(0, PSN_MASK), 1);
@@ -400,6 +440,7 @@ int main(void)
 	tcase_add_test(t, frame_vectors);
 	tcase_add_test(t, frame_macs);
 	tcase_add_test(t, congestion_notification);
+	tcase_add_test(t, xrc_and_flush_headers);
 	tcase_add_test(t, psn_arithmetic);
 	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);

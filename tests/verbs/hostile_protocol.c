@@ -133,7 +133,7 @@ static void handles(void)
 		VERNIC_CMD_DEALLOC_PD,	VERNIC_CMD_DEREG_MR,   VERNIC_CMD_DESTROY_CHANNEL,
 		VERNIC_CMD_DESTROY_CQ,	VERNIC_CMD_MODIFY_SRQ, VERNIC_CMD_QUERY_SRQ,
 		VERNIC_CMD_DESTROY_SRQ, VERNIC_CMD_MODIFY_QP,  VERNIC_CMD_QUERY_QP,
-		VERNIC_CMD_DESTROY_QP,
+		VERNIC_CMD_DESTROY_QP,	VERNIC_CMD_CLOSE_XRCD,
 	};
 	static uint8_t memory[4096];
 	struct vernic_request pd_req = {.command = VERNIC_CMD_ALLOC_PD};
@@ -158,6 +158,7 @@ static void handles(void)
 	CHECK_EQ(raw_call(&owner, &cq), 0);
 	qp.create_qp.send_cq = qp.create_qp.recv_cq = owner.reply.handle;
 	srq.create_srq.attr.max_wr = 4;
+	srq.create_srq.xrcd = UINT32_MAX;
 	CHECK_EQ(raw_call(&owner, &srq), 0);
 	qp.create_qp.srq = owner.reply.handle;
 	qp.create_qp.qp_type = IBV_QPT_RC;
@@ -225,6 +226,8 @@ static void fuzz(uint64_t seed)
 		req.handle = raw_below(&seed, 10) ? raw_below(&seed, 40) : (uint32_t)any(&seed);
 		if (req.command == VERNIC_CMD_CREATE_QP && raw_below(&seed, 2))
 			req.create_qp.qp_type = IBV_QPT_RC + raw_below(&seed, 3);
+		if (req.command == VERNIC_CMD_CREATE_SRQ && raw_below(&seed, 2))
+			req.create_srq.xrcd = UINT32_MAX;
 		if (req.command == VERNIC_CMD_CREATE_CQ && raw_below(&seed, 2))
 			req.create_cq.channel = UINT32_MAX;
 		if (req.command == VERNIC_CMD_CREATE_QP && raw_below(&seed, 2))

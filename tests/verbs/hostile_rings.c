@@ -197,6 +197,7 @@ static void open_all(struct hostile *h)
 	make_cq(h, 2, UINT32_MAX);
 	req = (struct vernic_request){.command = VERNIC_CMD_CREATE_SRQ};
 	req.create_srq.pd = h->pd;
+	req.create_srq.xrcd = UINT32_MAX;
 	req.create_srq.attr = (struct ibv_srq_attr){.max_wr = 16, .max_sge = 3};
 	CHECK_EQ(raw_call(&h->r, &req), 0);
 	h->srq_made = h->r.reply;
@@ -242,6 +243,8 @@ static void write_send(const struct hostile *h, const struct victim_qp *qp, uint
 					  IBV_WR_RDMA_WRITE_WITH_IMM,
 					  IBV_WR_ATOMIC_CMP_AND_SWP,
 					  IBV_WR_ATOMIC_FETCH_AND_ADD,
+					  IBV_WR_ATOMIC_WRITE,
+					  VERNIC_WR_FLUSH,
 					  255};
 	uint32_t depth = qp->made.create_qp.sq_depth;
 	uint8_t *slot = qp->map.base + qp->made.create_qp.sq_offset +
@@ -267,6 +270,12 @@ static void write_send(const struct hostile *h, const struct victim_qp *qp, uint
 		wqe.rdma.remote_addr = theirs ? h->honest->addr
 					      : (uintptr_t)h->memory + raw_below(seed, MEMORY);
 		wqe.rdma.rkey = theirs ? h->honest->rkey : h->key;
+		if (wqe.opcode == VERNIC_WR_FLUSH) {
+			wqe.flush.length = any_length(seed);
+			wqe.flush.type = (uint8_t)raw_below(seed, 4);
+			wqe.flush.level = (uint8_t)raw_below(seed, 3);
+			wqe.num_sge = (uint8_t)(raw_below(seed, 4) == 0);
+		}
 	}
 	for (unsigned int i = 0; i < 3; i++) {
 		struct vernic_sge sge = any_sge(h, seed);

@@ -45,6 +45,7 @@ struct packet {
 	uint32_t length; /* of the RETH */
 	uint32_t offset; /* of the RETH's or AtomicETH's address in the region */
 	uint8_t syndrome;
+	uint8_t flush; /* of the FETH: type */
 };
 
 /* What comes of the last packet of a case; those before it are good. */
@@ -93,11 +94,12 @@ static const struct request_case rc_cases[] = {
 	{"cut in the AETH", MALFORMED, {{.opcode = OP(RC, ACKNOWLEDGE), 0, 0, CUT_HEADER}}},
 	{"opcode 0x15, reserved", MALFORMED, {{.opcode = 0x15, 0, 8}}},
 	{"opcode 0x18, reserved", MALFORMED, {{.opcode = 0x18, 0, 8}}},
-	{"opcode 0x1c, FLUSH", MALFORMED, {{.opcode = 0x1c, 0, 24}}},
-	{"opcode 0x1d, ATOMIC WRITE of 8 bytes", MALFORMED, {{.opcode = 0x1d, 0, 24}}},
-	{"opcode 0x1d, ATOMIC WRITE of 4 bytes", MALFORMED, {{.opcode = 0x1d, 0, 20}}},
+	{"opcode 0x1e, reserved", MALFORMED, {{.opcode = 0x1e, 0, 24}}},
+	{"cut in the RETH of a FLUSH", MALFORMED, {{.opcode = OP(RC, FLUSH), 0, 0, CUT_HEADER}}},
+	{"a FLUSH with payload", MALFORMED, {{.opcode = OP(RC, FLUSH), 0, 4, .flush = 1}}},
 	{"opcode 0x44, RD", MALFORMED, {{.opcode = 0x44, 0, 8}}},
-	{"opcode 0xa4, XRC", MALFORMED, {{.opcode = 0xa4, 0, 8}}},
+	{"cut in the XRCETH", MALFORMED, {{.opcode = OP(XRC, SEND_ONLY), 0, 0, CUT_HEADER}}},
+	{"XRC to a RC QP", NOT_OURS, {{.opcode = OP(XRC, SEND_ONLY), 0, 8}}},
 	{"opcode 0xff, of a manufacturer", MALFORMED, {{.opcode = 0xff, 0, 8}}},
 	{"transport version 1", MALFORMED, {{.opcode = OP(RC, SEND_ONLY), 0, 8, WRONG_VERSION}}},
 	{"more pad than payload", MALFORMED, {{.opcode = OP(RC, SEND_ONLY), 0, 0, WRONG_PAD}}},
@@ -250,6 +252,34 @@ static const struct request_case rc_cases[] = {
 	{"atomic at an odd address, of a key there is not",
 	 REFUSED,
 	 {{.opcode = OP(RC, COMPARE_SWAP), 0, 0, WRONG_KEY, .offset = 1}}},
+	/* ---- ATOMIC WRITE and FLUSH (IBTA A19) ---- */
+	{"ATOMIC WRITE of 4 bytes", REFUSED, {{.opcode = OP(RC, ATOMIC_WRITE), 0, 4, .length = 8}}},
+	{"ATOMIC WRITE of 12 bytes",
+	 REFUSED,
+	 {{.opcode = OP(RC, ATOMIC_WRITE), 0, 12, .length = 8}}},
+	{"ATOMIC WRITE that says 16 bytes",
+	 REFUSED,
+	 {{.opcode = OP(RC, ATOMIC_WRITE), 0, 8, .length = 16}}},
+	{"ATOMIC WRITE at an odd address",
+	 REFUSED,
+	 {{.opcode = OP(RC, ATOMIC_WRITE), 0, 8, .length = 8, .offset = 4}}},
+	{"ATOMIC WRITE in a WRITE",
+	 REFUSED,
+	 {{.opcode = OP(RC, WRITE_FIRST), 0, MTU, .length = 2 * MTU},
+	  {.opcode = OP(RC, ATOMIC_WRITE), 1, 8, .length = 8}}},
+	{"ATOMIC WRITE of a key there is not",
+	 DENIED,
+	 {{.opcode = OP(RC, ATOMIC_WRITE), 0, 8, WRONG_KEY, .length = 8}}},
+	{"ATOMIC WRITE beyond the region",
+	 DENIED,
+	 {{.opcode = OP(RC, ATOMIC_WRITE), 0, 8, .length = 8, .offset = REGION}}},
+	{"a FLUSH of nothing", REFUSED, {{.opcode = OP(RC, FLUSH), 0, 0, .length = 8}}},
+	{"a FLUSH of a reserved type",
+	 REFUSED,
+	 {{.opcode = OP(RC, FLUSH), 0, 0, .length = 8, .flush = 5}}},
+	{"a FLUSH that the QP does not allow",
+	 REFUSED,
+	 {{.opcode = OP(RC, FLUSH), 0, 0, .length = 8, .flush = VERNIC_FLUSH_GLOBAL}}},
 	/* ---- answers nobody asked for ---- */
 	{"an ACK out of nothing", IGNORED, {{.opcode = OP(RC, ACKNOWLEDGE), 0, 0}}},
 	{"a NAK out of nothing",
@@ -420,6 +450,7 @@ static void send_packet(struct test *t, const struct packet *d)
 						   : 0xffff,
 		.dest_qpn = d->wrong == WRONG_QPN ? t->qp->qp_num ^ 0x800000 : t->qp->qp_num,
 		.psn = (uint32_t)d->psn & PSN_MASK,
+		.feth = {d->flush, 0},
 		.reth = {va, key, d->length},
 		.atomic = {va, key, 1, 0},
 		.aeth = {d->syndrome, 0},
