@@ -146,6 +146,11 @@ bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool
 		return false;
 	}
 	slot = &cq->cqe[index & (cq->depth - 1)];
+	/* The client may be reading what is overwritten: it looks at the lap again afterwards. */
+	if (cq->ignore_overrun) {
+		atomic_store_explicit(&slot->lap, 0, memory_order_relaxed);
+		atomic_thread_fence(memory_order_release);
+	}
 	memcpy(slot, cqe, offsetof(struct vernic_cqe, lap));
 	if (cqe->data_len)
 		memcpy(slot->data, cqe->data, sizeof(slot->data));

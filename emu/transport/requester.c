@@ -288,7 +288,7 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 		return IBV_WC_LOC_QP_OP_ERR;
 	if (qp->p.type == IBV_QPT_UD && entry->kind != KIND_SEND)
 		return IBV_WC_LOC_QP_OP_ERR;
-	if (qp->p.type != IBV_QPT_RC && send_opcodes[wqe->opcode].inv)
+	if (!qp_is_reliable(qp) && send_opcodes[wqe->opcode].inv)
 		return IBV_WC_LOC_QP_OP_ERR;
 	if (entry_is_local(entry))
 		return requester_local(qp, index, wqe);

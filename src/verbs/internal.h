@@ -203,6 +203,7 @@ struct cq {
 	uint64_t checked;	      /* ms; the daemon was last seen alive */
 	const struct vernic_cqe *cur; /* extended polling: the current one */
 	struct vernic_cqe flush;      /* made here when the daemon is gone */
+	struct vernic_cqe copy;	      /* ignore_overrun: of the current one */
 	struct srq *xrc_srqs;	      /* that complete here */
 };
 

@@ -257,6 +257,17 @@ static bool is_hidden(const struct cq *cq, const struct vernic_cqe *cqe)
 }
 
 /*
+ * Copies a CQE that the daemon may overwrite at any time.
+ * @return the copy, or NULL: it was overwritten meanwhile
+ */
+static const struct vernic_cqe *cq_copy(struct cq *cq, const struct vernic_cqe *cqe)
+{
+	memcpy(&cq->copy, (const void *)cqe, sizeof(*cqe));
+	atomic_thread_fence(memory_order_acquire);
+	return cqe_presence(cq, cq->cons) == CQE_PRESENT ? &cq->copy : NULL;
+}
+
+/*
  * Takes the next completion. It stays readable until the consumer index is published, or the next
  * call. The CQ's lock is held.
  * @return NULL: there is none
@@ -273,6 +284,11 @@ static const struct vernic_cqe *cq_take(struct cq *cq)
 		if (presence == CQE_OVERWRITTEN) {
 			cq->cons++;
 			continue;
+		}
+		if (cq->ignore_overrun) {
+			cqe = cq_copy(cq, cqe);
+			if (!cqe)
+				continue;
 		}
 		if (cqe->hidden && is_hidden(cq, cqe))
 			return NULL;

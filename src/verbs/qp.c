@@ -117,7 +117,6 @@ static int qp_map(struct qp *qp, const struct vernic_reply *reply, int fd)
 	qp->doorbell =
 		(void *)(ctx->doorbells + (size_t)reply->create_qp.worker * ctx->doorbell_stride);
 	qp->page = &ctx->page->worker[reply->create_qp.worker];
-	qp->device = ctx->device;
 	qp->wake_fd = ctx->wake_fd[reply->create_qp.worker];
 	qp->index = reply->create_qp.qp_index;
 
@@ -203,6 +202,7 @@ static struct qp *qp_alloc(struct ibv_context *context, struct ibv_pd *pd, enum 
 		return NULL;
 	*qp = (struct qp){
 		.ctx = to_context(context),
+		.device = to_context(context)->device,
 		.allocator = allocator,
 		.sq.lock.unneeded = alone,
 		.rq.lock.unneeded = alone,
