@@ -88,18 +88,58 @@ static_assert(HEADER_LEN(ONLY | OPF_RETH | OPF_IMM) == 32, "WRITE Only with imme
 static_assert(HEADER_LEN(OPF_ATOMICETH) <= WIRE_MAX_HEADERS, "room for every header");
 static_assert(CNP_LEN <= WIRE_MAX_HEADERS, "room for a CNP");
 
+/* The operation of a kind and its place, 1 more: the same in every service. 0: there is none. */
+#define IMM OPF_IMM
+#define INV OPF_INV
+#define PLACE (OPF_FIRST | OPF_LAST | OPF_IMM | OPF_INV)
+static_assert(PLACE == 15, "an index");
+
+static const uint8_t operations[KIND_COUNT][PLACE + 1] = {
+	[KIND_SEND] = {
+		[FIRST] = WIRE_SEND_FIRST + 1,
+		[0] = WIRE_SEND_MIDDLE + 1,
+		[LAST] = WIRE_SEND_LAST + 1,
+		[LAST | IMM] = WIRE_SEND_LAST_IMM + 1,
+		[LAST | INV] = WIRE_SEND_LAST_INV + 1,
+		[ONLY] = WIRE_SEND_ONLY + 1,
+		[ONLY | IMM] = WIRE_SEND_ONLY_IMM + 1,
+		[ONLY | INV] = WIRE_SEND_ONLY_INV + 1,
+	},
+	[KIND_WRITE] = {
+		[FIRST] = WIRE_WRITE_FIRST + 1,
+		[0] = WIRE_WRITE_MIDDLE + 1,
+		[LAST] = WIRE_WRITE_LAST + 1,
+		[LAST | IMM] = WIRE_WRITE_LAST_IMM + 1,
+		[ONLY] = WIRE_WRITE_ONLY + 1,
+		[ONLY | IMM] = WIRE_WRITE_ONLY_IMM + 1,
+	},
+	[KIND_READ_RESPONSE] = {
+		[FIRST] = WIRE_READ_RESPONSE_FIRST + 1,
+		[0] = WIRE_READ_RESPONSE_MIDDLE + 1,
+		[LAST] = WIRE_READ_RESPONSE_LAST + 1,
+		[ONLY] = WIRE_READ_RESPONSE_ONLY + 1,
+	},
+	/* Messages of one packet: their place needs no saying. */
+	[KIND_READ_REQUEST] = {WIRE_READ_REQUEST + 1},
+	[KIND_ACK] = {WIRE_ACKNOWLEDGE + 1},
+	[KIND_ATOMIC_ACK] = {WIRE_ATOMIC_ACKNOWLEDGE + 1},
+	[KIND_COMPARE_SWAP] = {WIRE_COMPARE_SWAP + 1},
+	[KIND_FETCH_ADD] = {WIRE_FETCH_ADD + 1},
+	[KIND_FLUSH] = {WIRE_FLUSH + 1},
+	[KIND_ATOMIC_WRITE] = {WIRE_ATOMIC_WRITE + 1},
+	[KIND_CNP] = {(CNP_OPCODE & 0x1f) + 1},
+};
+
 int wire_opcode_for(unsigned service, unsigned kind, unsigned flags)
 {
-	unsigned mask = OPF_FIRST | OPF_LAST | OPF_IMM | OPF_INV;
+	unsigned place = flags & PLACE, opcode;
 
-	/* The others are messages of one packet: their place needs no saying. */
+	if (kind >= KIND_COUNT)
+		return -1;
 	if (kind != KIND_SEND && kind != KIND_WRITE && kind != KIND_READ_RESPONSE)
-		mask &= ~ONLY;
-	for (unsigned i = service & 0xe0; i <= (service | 0x1f); i++) {
-		const struct wire_opcode *op = &wire_opcodes[i];
-
-		if (op->name && op->kind == kind && ((op->flags ^ flags) & mask) == 0)
-			return (int)i;
-	}
-	return -1;
+		place &= ~(unsigned)ONLY;
+	if (operations[kind][place] == 0)
+		return -1;
+	opcode = (service & 0xe0) | (operations[kind][place] - 1u);
+	return wire_opcodes[opcode].kind == kind ? (int)opcode : -1;
 }
