@@ -47,7 +47,7 @@
 #define MAX_SEGMENTS 64		/* UDP_MAX_SEGMENTS of the kernels up to 6.8 */
 #define MAX_BURST 65507		/* payload of a UDP datagram over IPv4, bytes */
 #define MAX_TRAIN 57344		/* bytes: a burst with room for headers; a multiple of 4096 */
-#define MAX_WINDOW 131072	/* bytes */
+#define MAX_WINDOW (1u << 20)  /* bytes */
 #define SOCKET_BUFFER (8 << 20) /* bytes, where we may */
 #define TX_RESERVE 8		/* send buffers kept for answers, which do not ask first */
 #define PROBE_TRIES 30		/* 10 ms each */

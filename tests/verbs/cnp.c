@@ -18,7 +18,7 @@
 #define PEER "127.77.0.5"
 #define STRANGER "127.77.0.6"
 #define MTU 1024
-#define WINDOW 128	 /* packets a QP sends without an answer, at most */
+#define WINDOW 128	 /* packets of its socket_buffer: a QP sends no more without an answer */
 #define PEER_QPN 0x4321u /* ours */
 #define CNP 0x81
 
