@@ -142,6 +142,7 @@ static bool worker_read_mail(struct worker *w)
 	if (mail == NULL)
 		return false;
 	atomic_store_explicit(&w->mailbox, NULL, memory_order_relaxed);
+	engine_release(&w->engine);
 	mail->result = mail->fn(mail->arg);
 	sem_post(&w->answered);
 	return true;
@@ -623,8 +624,11 @@ static void worker_loop(struct worker *w)
 {
 	uint64_t idle_since = 0; /* ns */
 	unsigned int idle_rounds = 0;
+	bool release = false; /* ACKs that are held go out this round */
 
 	while (!w->stop) {
+		w->engine.hold = !release;
+		release = false;
 		if (worker_round(w)) {
 			idle_rounds = 0;
 			continue;
@@ -633,8 +637,11 @@ static void worker_loop(struct worker *w)
 			idle_since = w->engine.now;
 		if (idle_rounds <= w->patience.spins) {
 			cpu_relax();
-		} else if (w->engine.now - idle_since < w->patience.awake) {
+		} else if (w->engine.now - idle_since < w->patience.awake ||
+			   engine_holds(&w->engine)) {
 			sched_yield();
+			/* The client has had its chance to answer. */
+			release = engine_holds(&w->engine);
 		} else {
 			worker_sleep(w);
 			idle_rounds = 0;

@@ -16,6 +16,7 @@ int engine_init(struct engine *e, const struct engine_ops *ops, void *host, uint
 	CDS_INIT_LIST_HEAD(&e->settling);
 	CDS_INIT_LIST_HEAD(&e->unsettled);
 	CDS_INIT_LIST_HEAD(&e->acks);
+	CDS_INIT_LIST_HEAD(&e->held);
 	CDS_INIT_LIST_HEAD(&e->budgets);
 	e->qps = calloc(ENGINE_MAX_QP, sizeof(*e->qps));
 	e->generation = calloc(ENGINE_MAX_QP, sizeof(*e->generation));
@@ -178,6 +179,7 @@ void engine_tx(struct qp *qp, const struct train *t)
 {
 	qp->counters.sent_pkts += t->count;
 	qp->counters.xmit_data += train_octets(t) / 4;
+	qp->engine->sent |= t->path->route == ROUTE_UDP;
 	qp->engine->ops->tx(qp->engine, qp, t);
 }
 
@@ -337,7 +339,10 @@ static void run_queues(struct engine *e)
 	}
 }
 
-/* Sends the ACK or NAK of each QP that owes one. */
+/*
+ * Sends the ACK or NAK of each QP that owes one. A lone ACK costs a system call, and the peer
+ * another; in a dialogue the client answers soon, and the ACK travels in the same datagram.
+ */
 static void send_acks(struct engine *e)
 {
 	struct cds_list_head batch;
@@ -349,9 +354,23 @@ static void send_acks(struct engine *e)
 		struct qp *qp = cds_list_first_entry(&batch, struct qp, ack_node);
 
 		cds_list_del(&qp->ack_node);
+		if (e->hold && !e->sent && responder_may_hold(qp)) {
+			cds_list_add_tail(&qp->ack_node, &e->held);
+			continue;
+		}
 		qp->resp.ack_linked = false;
 		responder_acknowledge(qp);
 	}
+}
+
+void engine_release(struct engine *e)
+{
+	if (!engine_holds(e))
+		return;
+	cds_list_splice(&e->held, &e->acks);
+	CDS_INIT_LIST_HEAD(&e->held);
+	e->hold = false;
+	send_acks(e);
 }
 
 void engine_settle(struct engine *e, struct qp *qp, uint32_t index)
@@ -410,6 +429,9 @@ bool engine_run(struct engine *e)
 {
 	bool waits;
 
+	e->sent = false;
+	cds_list_splice(&e->held, &e->acks);
+	CDS_INIT_LIST_HEAD(&e->held);
 	timer_run(&e->timers, e->now);
 	for (int pass = 0; pass < ENGINE_PASSES; pass++) {
 		run_queues(e);

@@ -211,6 +211,9 @@ struct engine {
 	struct timer_heap timers;    /* see engine_timers() */
 	struct cds_list_head run;    /* QPs whose requester or responder has work */
 	struct cds_list_head acks;   /* QPs that owe an ACK */
+	struct cds_list_head held;   /* and those whose ACK waits for company */
+	bool hold; /* the host sets it: there will be a round soon, a lone ACK may wait for it */
+	bool sent; /* something left through a socket this round */
 	/* QPs with WQEs that wait until other workers have gone on: since when, or not yet asked */
 	struct cds_list_head settling, unsettled;
 	struct cq **dirty;	     /* CQs with new CQEs since the last notification */
@@ -248,10 +251,20 @@ void engine_rx(struct engine *e, const struct train *t);
 void engine_deliver(struct engine *e, struct qp *qp, const struct train *t);
 
 /*
- * One round of work; leaves no dma queued.
+ * One round of work; leaves no dma queued. With engine.hold, engine_holds() may be true then: the
+ * host runs another round soon, at last without hold.
  * @return true if there is more to do at once
  */
 bool engine_run(struct engine *e);
+
+/* @return whether an ACK waits for company */
+static inline bool engine_holds(struct engine *e)
+{
+	return !cds_list_empty(&e->held);
+}
+
+/* Sends the ACKs held: before a QP goes away, or changes. */
+void engine_release(struct engine *e);
 
 /* Adds up what QPs count: of one device, or of all with NULL; those that are gone included. */
 void engine_sum_counters(const struct engine *e, const struct device *dev, struct qp_counters *sum);

@@ -175,6 +175,8 @@ void responder_start(struct qp *qp);
 void responder_rx(struct qp *qp, struct train *t);
 /* Sends READ responses. @return true if there is more to send now */
 bool responder_run(struct qp *qp);
+/* @return whether what is owed may wait for something else to be sent: an ACK of one packet */
+bool responder_may_hold(const struct qp *qp);
 /* Sends the ACK or NAK owed. */
 void responder_acknowledge(struct qp *qp);
 /* Completes (flushed) the receives posted. */

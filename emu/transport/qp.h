@@ -158,6 +158,7 @@ struct responder {
 	bool dup_owed;	  /* and for duplicates up to dup_psn */
 	bool rd_any;	  /* rd_psn is valid */
 	uint32_t ack_psn; /* newest PSN whose data is in place */
+	uint32_t acked_psn; /* the one before that the last ACK was for */
 	uint32_t ack_msn;
 	uint32_t dup_psn;
 	uint32_t rd_psn; /* the last one of the newest READ or atomic */

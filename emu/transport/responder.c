@@ -107,7 +107,7 @@ void responder_start(struct qp *qp)
 	struct responder *r = &qp->resp;
 
 	r->epsn = qp->attr.rq_psn;
-	r->ack_psn = psn_add(r->epsn, PSN_MASK);
+	r->ack_psn = r->acked_psn = psn_add(r->epsn, PSN_MASK);
 	for (uint32_t i = 0; i < VERNIC_MAX_RD_ATOMIC; i++)
 		r->atomic[i].psn = UINT32_MAX;
 }
@@ -164,6 +164,14 @@ static bool ack_due(const struct responder *r, uint32_t *psn)
 	return r->dup_owed;
 }
 
+bool responder_may_hold(const struct qp *qp)
+{
+	const struct responder *r = &qp->resp;
+
+	return qp->path.route == ROUTE_UDP && !r->nak && !r->dup_owed &&
+	       r->job_head == r->job_tail && psn_diff(r->ack_psn, r->acked_psn) == 1;
+}
+
 void responder_acknowledge(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
@@ -193,6 +201,7 @@ void responder_acknowledge(struct qp *qp)
 		t.aeth.syndrome = AETH_ACK | AETH_NO_CREDITS;
 	}
 	t.aeth.msn = r->ack_msn;
+	r->acked_psn = r->ack_psn;
 	r->nak = 0;
 	r->ack_fresh = r->dup_owed = false;
 	if (due)

@@ -1481,7 +1481,8 @@ void judge_end(struct program *g)
 			struct engine *e = &h->worker[k].engine;
 
 			if (e->qp_count || e->timers.count || dma_pending(e->dma) ||
-			    !cds_list_empty(&e->run) || !cds_list_empty(&e->acks))
+			    !cds_list_empty(&e->run) || !cds_list_empty(&e->acks) ||
+			    engine_holds(e))
 				world_fail(w, "engine %c%u: %u QPs, %u timers, %zu bytes of dma",
 					   'A' + (int)i, k, e->qp_count, e->timers.count,
 					   dma_pending(e->dma));

@@ -185,9 +185,18 @@ static bool run(uint64_t seed, const struct options *opt, char *reason, size_t r
 	return program_run(seed, opt, reason, reason_len);
 }
 
+/* @return the service whose name a mutation's begins with, or -1 */
+static int mutation_service(const char *name)
+{
+	return strncmp(name, "xrc_", 4) == 0  ? IBV_QPT_XRC_SEND
+	       : strncmp(name, "uc_", 3) == 0 ? IBV_QPT_UC
+	       : strncmp(name, "ud_", 3) == 0 ? IBV_QPT_UD
+					      : -1;
+}
+
 /*
- * Runs seeds with a mutation until one fails. One of XRC alone has worlds of XRC alone, where
- * nothing else is said: few mixed ones have several of such QPs.
+ * Runs seeds with a mutation until one fails. What is of one service has worlds of that alone, where
+ * nothing else is said: few mixed ones have much of it.
  * @return whether one did
  */
 static bool run_mutated(size_t mutation, uint64_t from, uint64_t to, const struct options *opt)
@@ -195,8 +204,8 @@ static bool run_mutated(size_t mutation, uint64_t from, uint64_t to, const struc
 	struct options own = *opt;
 	char reason[240];
 
-	if (own.type < 0 && strncmp(mutations[mutation].name, "xrc_", 4) == 0)
-		own.type = IBV_QPT_XRC_SEND;
+	if (own.type < 0)
+		own.type = mutation_service(mutations[mutation].name);
 	sim_mutation = (enum mutation)mutation;
 	for (uint64_t seed = from; seed <= to; seed++) {
 		if (run(seed, &own, reason, sizeof(reason)))

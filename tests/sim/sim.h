@@ -190,6 +190,7 @@ struct world {
 	struct timer_heap events;
 	struct rng net; /* the links' and the hosts' choices */
 	struct rng rng; /* the program's */
+	bool holds; /* engines may hold lone ACKs */
 	uint32_t hosts;
 	struct host host[MAX_HOSTS];
 	struct link link[MAX_HOSTS][MAX_HOSTS];

@@ -188,7 +188,8 @@ static void worker_wake(struct timer *t, uint64_t now)
 	k->engine.now = now;
 	channel_receive(k);
 	do {
-		more = engine_run(&k->engine);
+		k->engine.hold = w->holds && rng_below(&w->net, 4);
+		more = engine_run(&k->engine) || engine_holds(&k->engine);
 		if (dma_pending(k->engine.dma))
 			world_fail(w, "engine_run() left dma queued");
 	} while (more && rng_below(&w->net, 4) && !world_failed(w));
@@ -356,6 +357,7 @@ void world_init(struct world *w, uint64_t seed, const struct options *opt)
 
 	*w = (struct world){.opt = opt};
 	w->net.state = seed * 2;
+	w->holds = seed % 2;
 	w->rng.state = seed * 2 + 1;
 	key_rng.state = seed * 2 + 1000003;
 	rng_next(&w->net);
