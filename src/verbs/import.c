@@ -60,10 +60,12 @@ struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 	mr->ibv.lkey = reply.reg_mr.lkey;
 	mr->ibv.rkey = reply.reg_mr.rkey;
 	mr->fixed = true;
+	pd_hold(pd);
 	return &mr->ibv;
 }
 
 void ibv_unimport_mr(struct ibv_mr *mr)
 {
+	pd_release(mr->pd);
 	free(mr);
 }

@@ -360,6 +360,7 @@ struct ibv_mr *mr_register(struct ibv_pd *pd, struct vernic_request *req, void *
 	mr->ibv.rkey = reply.reg_mr.rkey;
 	mr->access = req->reg_mr.access;
 	mr->fixed = req->reg_mr.kind != VERNIC_MR_MEMORY;
+	pd_hold(pd);
 	return &mr->ibv;
 
 err:
@@ -544,8 +545,11 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		ibmr->addr = addr;
 		ibmr->length = length;
 	}
-	if (flags & IBV_REREG_MR_CHANGE_PD)
+	if (flags & IBV_REREG_MR_CHANGE_PD) {
+		pd_hold(pd);
+		pd_release(ibmr->pd);
 		ibmr->pd = pd;
+	}
 	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
 		mr->access = (unsigned int)access;
 	return 0;
@@ -561,6 +565,7 @@ int ibv_dereg_mr(struct ibv_mr *ibmr)
 	if (error)
 		return error;
 	table_remove(&ctx->mrs, ibmr->lkey);
+	pd_release(ibmr->pd);
 	if (mr->map)
 		munmap(mr->map, mr->map_size);
 	free(mr);

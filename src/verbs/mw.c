@@ -28,6 +28,7 @@ struct ibv_mw *mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type)
 	mw->type = type;
 	mw->handle = reply.handle;
 	mw->rkey = reply.alloc_mw.rkey;
+	pd_hold(pd);
 	return mw;
 }
 
@@ -36,9 +37,11 @@ int mw_dealloc(struct ibv_mw *mw)
 	int error;
 
 	error = control_destroy(to_context(mw->context), VERNIC_CMD_DEALLOC_MW, mw->handle, NULL);
-	if (!error)
-		free(mw);
-	return error;
+	if (error)
+		return error;
+	pd_release(mw->pd);
+	free(mw);
+	return 0;
 }
 
 /* ibv_bind_mw(3): posts it; the window's key is the new one at once. */

@@ -92,9 +92,42 @@ static void use(int blocks)
 	CHECK_EQ(ibv_destroy_qp(b), 0);
 	CHECK_EQ(ibv_destroy_srq(srq), 0);
 	CHECK_EQ(ibv_destroy_cq(cq), 0);
+	CHECK_EQ(ibv_dealloc_pd(parent), EBUSY);
 	CHECK_EQ(ibv_dereg_mr(mr), 0);
 	CHECK_EQ(freed, allocated);
 	CHECK(freed >= freed_before);
+}
+
+/* Each kind of MR, and windows, keep the parent domain they were made on, and no other. */
+static void regions(void)
+{
+	struct ibv_alloc_dm_attr dattr = {.length = 4096};
+	struct ibv_dm *dm = ibv_alloc_dm(e.ctx, &dattr);
+	struct ibv_mr *mr[] = {
+		ibv_reg_mr(parent, e.buf, 4096, IBV_ACCESS_LOCAL_WRITE),
+		ibv_reg_mr(parent, NULL, SIZE_MAX, IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE),
+		ibv_alloc_null_mr(parent),
+		ibv_reg_dm_mr(parent, dm, 0, 4096, IBV_ACCESS_ZERO_BASED),
+	};
+	struct ibv_mw *mw = ibv_alloc_mw(parent, IBV_MW_TYPE_1);
+
+	CHECK(mw);
+	for (size_t i = 0; i < sizeof(mr) / sizeof(mr[0]); i++) {
+		CHECK(mr[i]);
+		CHECK_EQ(ibv_dealloc_pd(parent), EBUSY);
+		CHECK_EQ(ibv_dereg_mr(mr[i]), 0);
+	}
+	CHECK_EQ(ibv_dealloc_pd(parent), EBUSY);
+	CHECK_EQ(ibv_dealloc_mw(mw), 0);
+	/* To another PD, and back. */
+	mr[0] = ibv_reg_mr(e.pd, e.buf, 4096, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr[0]);
+	CHECK_EQ(ibv_rereg_mr(mr[0], IBV_REREG_MR_CHANGE_PD, parent, NULL, 0, 0), 0);
+	CHECK_EQ(ibv_dealloc_pd(parent), EBUSY);
+	CHECK_EQ(ibv_rereg_mr(mr[0], IBV_REREG_MR_CHANGE_PD, e.pd, NULL, 0, 0), 0);
+	CHECK_EQ(ibv_dealloc_pd(parent), 0);
+	CHECK_EQ(ibv_dereg_mr(mr[0]), 0);
+	CHECK_EQ(ibv_free_dm(dm), 0);
 }
 
 static struct ibv_pd *make(struct ibv_td *td, uint32_t mask)
@@ -151,6 +184,10 @@ int main(void)
 	CHECK_EQ(ibv_dealloc_pd(pd), 0);
 	CHECK_EQ(ibv_dealloc_pd(e.pd), EBUSY);
 	CHECK_EQ(ibv_dealloc_pd(parent), 0);
+
+	parent = make(NULL, 0);
+	CHECK(parent);
+	regions();
 
 	/* With them: each object's memory is theirs, unless they leave it to the library. */
 	parent = make(NULL, all);
