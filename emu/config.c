@@ -52,8 +52,11 @@ static const struct {
 	uint32_t features;
 } config_profiles[] = {
 	[PROFILE_DEFAULT] = {"default", 4096, DEVICE_FEATURES_ALL},
-	[PROFILE_CONNECTX] = {"connectx", 4096, DEVICE_FEATURES_ALL},
-	[PROFILE_RXE] = {"rxe", 4096, DEVICE_ATOMICS | DEVICE_MEMORY_WINDOWS},
+	[PROFILE_CONNECTX] = {"connectx", 4096,
+			      DEVICE_ATOMICS | DEVICE_MEMORY_WINDOWS | DEVICE_ODP | DEVICE_MEMORY |
+				      DEVICE_XRC},
+	[PROFILE_RXE] = {"rxe", 4096,
+			 DEVICE_ATOMICS | DEVICE_MEMORY_WINDOWS | DEVICE_SRQ_RESIZE | DEVICE_FLUSH},
 	[PROFILE_MINIMAL] = {"minimal", 1024, 0},
 };
 static_assert(sizeof(config_profiles) / sizeof(config_profiles[0]) == PROFILE_COUNT, "profiles");

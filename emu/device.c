@@ -362,15 +362,20 @@ static void device_fill_attr(struct host_device *d, const struct device_config *
 	a->max_qp = (int)cfg->limit[LIMIT_QP];
 	a->max_qp_wr = (int)cfg->limit[LIMIT_QP_WR];
 	a->device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
-			      IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW |
-			      IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS |
-			      IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_XRC;
+			      IBV_DEVICE_RC_RNR_NAK_GEN;
+	if (device_has(&d->dev, DEVICE_MEMORY_WINDOWS))
+		a->device_cap_flags |= IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+				       IBV_DEVICE_MEM_MGT_EXTENSIONS;
+	if (device_has(&d->dev, DEVICE_SRQ_RESIZE))
+		a->device_cap_flags |= IBV_DEVICE_SRQ_RESIZE;
+	if (device_has(&d->dev, DEVICE_XRC))
+		a->device_cap_flags |= IBV_DEVICE_XRC;
 	a->max_sge = (int)cfg->limit[LIMIT_SGE];
 	a->max_sge_rd = a->max_sge;
 	a->max_cq = (int)cfg->limit[LIMIT_CQ];
 	a->max_cqe = (int)cfg->limit[LIMIT_CQE];
 	a->max_mr = (int)cfg->limit[LIMIT_MR];
-	a->max_mw = (int)cfg->limit[LIMIT_MW];
+	a->max_mw = device_has(&d->dev, DEVICE_MEMORY_WINDOWS) ? (int)cfg->limit[LIMIT_MW] : 0;
 	a->max_pd = (int)cfg->limit[LIMIT_PD];
 	a->max_qp_rd_atom = (int)cfg->limit[LIMIT_RD_ATOMIC];
 	a->max_qp_init_rd_atom = a->max_qp_rd_atom;

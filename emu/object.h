@@ -38,7 +38,9 @@ enum device_feature {
 	DEVICE_ODP = 1 << 2, /* on-demand paging */
 	DEVICE_MEMORY = 1 << 3,
 	DEVICE_XRC = 1 << 4,
-	DEVICE_FEATURES_ALL = (1 << 5) - 1,
+	DEVICE_SRQ_RESIZE = 1 << 5,
+	DEVICE_FLUSH = 1 << 6, /* FLUSH and ATOMIC WRITE (IBTA A19) */
+	DEVICE_FEATURES_ALL = (1 << 7) - 1,
 };
 
 struct device {

@@ -163,7 +163,16 @@ int handle_open_device(struct client *c, struct message *m)
 /* ibv_query_device(3) */
 int handle_query_device(struct client *c, struct message *m)
 {
-	m->reply->query_device = c->device->dev.attr;
+	const struct device *dev = &c->device->dev;
+
+	m->reply->query_device.attr = dev->attr;
+	m->reply->query_device.cap_flags = dev->attr.device_cap_flags;
+	if (device_has(dev, DEVICE_FLUSH))
+		m->reply->query_device.cap_flags |= VERNIC_DEVICE_FLUSH_GLOBAL |
+						    VERNIC_DEVICE_FLUSH_PERSISTENT |
+						    VERNIC_DEVICE_ATOMIC_WRITE;
+	m->reply->query_device.max_dm = device_has(dev, DEVICE_MEMORY) ? VERNIC_MAX_DM : 0;
+	m->reply->query_device.odp = device_has(dev, DEVICE_ODP);
 	return 0;
 }
 

@@ -39,6 +39,8 @@ int handle_alloc_dm(struct client *c, struct message *m)
 	uint32_t handle;
 	int err;
 
+	if (!device_has(&c->device->dev, DEVICE_MEMORY))
+		return -EOPNOTSUPP;
 	if (length == 0 || length > VERNIC_MAX_DM)
 		return -EINVAL;
 	dm = calloc(1, sizeof(*dm));

@@ -20,7 +20,7 @@
 #define MR_ACCESS_ACCEPTED \
 	(MR_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE)
 
-/* @return 0, or -EINVAL for rights that no MR can have */
+/* @return 0; -EINVAL for rights that no MR can have; -EOPNOTSUPP: the device does not know them */
 static int mr_check_access(const struct client *c, uint32_t access)
 {
 	if ((access & ~(uint32_t)MR_ACCESS_ACCEPTED) != 0)
@@ -31,6 +31,10 @@ static int mr_check_access(const struct client *c, uint32_t access)
 	if ((access & IBV_ACCESS_REMOTE_ATOMIC) != 0 &&
 	    !device_has(&c->device->dev, DEVICE_ATOMICS))
 		return -EINVAL;
+	if ((access & IBV_ACCESS_ON_DEMAND) != 0 && !device_has(&c->device->dev, DEVICE_ODP))
+		return -EOPNOTSUPP;
+	if ((access & VERNIC_ACCESS_FLUSH) != 0 && !device_has(&c->device->dev, DEVICE_FLUSH))
+		return -EOPNOTSUPP;
 	return 0;
 }
 
@@ -111,7 +115,7 @@ static void mr_free(struct host_mr *mr)
 
 /*
  * ibv_reg_mr(3) and its kin. The library has shown that the range is mapped with the rights.
- * @return EINVAL, ENOMEM
+ * @return EINVAL, ENOMEM, EOPNOTSUPP
  */
 int handle_reg_mr(struct client *c, struct message *m)
 {
@@ -121,8 +125,11 @@ int handle_reg_mr(struct client *c, struct message *m)
 	uint32_t handle;
 	int err;
 
-	if (pd == NULL || mr_check_access(c, access) != 0)
+	if (pd == NULL)
 		return -EINVAL;
+	err = mr_check_access(c, access);
+	if (err != 0)
+		return err;
 	if (c->device->mrs >= (uint32_t)c->device->dev.attr.max_mr)
 		return -ENOMEM;
 	mr = calloc(1, sizeof(*mr));
@@ -193,10 +200,12 @@ int handle_rereg_mr(struct client *c, struct message *m)
 		mr->mr.pd = pd;
 	}
 	if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
-		if (mr_check_access(c, access) != 0)
+		err = mr_check_access(c, access);
+		if (err != 0)
 			goto fail;
 		mr->mr.access = access & MR_ACCESS;
 	}
+	err = -EINVAL;
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION &&
 	    mr_use_memory(c, mr, m->req->rereg_mr.addr, m->req->rereg_mr.length,
 			  m->req->rereg_mr.addr) != 0)
@@ -229,6 +238,8 @@ int handle_advise_mr(struct client *c, struct message *m)
 	bool write = m->req->advise_mr.advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
 	struct dma_segment seg;
 
+	if (!device_has(&c->device->dev, DEVICE_ODP))
+		return -EOPNOTSUPP;
 	if (pd == NULL || (mr != NULL && mr->window))
 		return -EINVAL;
 	if (mr == NULL || mr->key != m->req->advise_mr.lkey)

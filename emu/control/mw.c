@@ -13,6 +13,8 @@ int handle_alloc_mw(struct client *c, struct message *m)
 	uint32_t handle;
 	int err;
 
+	if (!device_has(&c->device->dev, DEVICE_MEMORY_WINDOWS))
+		return -EOPNOTSUPP;
 	if (pd == NULL || (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2))
 		return -EINVAL;
 	if (c->device->mws >= (uint32_t)c->device->dev.attr.max_mw)

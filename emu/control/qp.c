@@ -152,7 +152,7 @@ static int qp_destroy_call(void *arg)
 /* ---- on the control thread ---------------------------------------------------------------- */
 
 /* @return 0 where the type can be had, with or without a SRQ; EOPNOTSUPP, EINVAL */
-static int qp_check_type(uint32_t type, bool srq)
+static int qp_check_type(const struct device *dev, uint32_t type, bool srq)
 {
 	switch (type) {
 	case IBV_QPT_RC:
@@ -163,6 +163,8 @@ static int qp_check_type(uint32_t type, bool srq)
 	case IBV_QPT_RAW_PACKET:
 		return srq ? -EINVAL : -EOPNOTSUPP;
 	case IBV_QPT_XRC_SEND:
+		if (!device_has(dev, DEVICE_XRC))
+			return -EOPNOTSUPP;
 		return srq ? -EINVAL : 0;
 	case IBV_QPT_DRIVER:
 		return -EOPNOTSUPP;
@@ -251,7 +253,7 @@ int handle_create_qp(struct client *c, struct message *m)
 	}
 	if (type == IBV_QPT_XRC_SEND)
 		recv_cq = send_cq; /* it receives nothing */
-	err = qp_check_type(type, srq != NULL);
+	err = qp_check_type(&c->device->dev, type, srq != NULL);
 	if (err != 0)
 		return err;
 	if (pd == NULL || send_cq == NULL || recv_cq == NULL)

@@ -170,6 +170,8 @@ int handle_modify_srq(struct client *c, struct message *m)
 
 	if (srq == NULL || (mask & ~(uint32_t)(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0)
 		return -EINVAL;
+	if ((mask & IBV_SRQ_MAX_WR) != 0 && !device_has(&c->device->dev, DEVICE_SRQ_RESIZE))
+		return -EOPNOTSUPP;
 	if ((mask & IBV_SRQ_MAX_WR) == 0)
 		max_wr = srq->srq.max_wr;
 	if (max_wr < 1 || max_wr > (uint32_t)limits->max_srq_wr ||

@@ -63,6 +63,8 @@ int handle_open_xrcd(struct client *c, struct message *m)
 	struct stat st = {0};
 	int err;
 
+	if (!device_has(&c->device->dev, DEVICE_XRC))
+		return -EOPNOTSUPP;
 	if (fd >= 0) {
 		if (fstat(fd, &st) != 0)
 			return -errno;

@@ -43,6 +43,8 @@ enum ibv_wc_status requester_local(struct qp *qp, uint32_t index, const struct v
 	struct dma_op *op;
 	int err;
 
+	if (!device_has(qp->p.dev, DEVICE_MEMORY_WINDOWS))
+		return IBV_WC_LOC_QP_OP_ERR;
 	if (wqe->opcode == IBV_WR_BIND_MW) {
 		struct mw_binding binding = {
 			.addr = wqe->bind.addr,

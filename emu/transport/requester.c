@@ -258,10 +258,13 @@ static int64_t wqe_length(struct qp *qp, uint32_t index, const struct vernic_sen
 }
 
 /* A FLUSH has no payload, and says what it is to reach. */
-static enum ibv_wc_status check_flush(const struct vernic_send_wqe *wqe, struct send_entry *entry)
+static enum ibv_wc_status check_flush(const struct qp *qp, const struct vernic_send_wqe *wqe,
+				      struct send_entry *entry)
 {
 	const unsigned int types = VERNIC_FLUSH_GLOBAL | VERNIC_FLUSH_PERSISTENT;
 
+	if (!device_has(qp->p.dev, DEVICE_FLUSH))
+		return IBV_WC_LOC_QP_OP_ERR;
 	if (wqe->num_sge || !wqe->flush.type || wqe->flush.type & ~types ||
 	    wqe->flush.level > VERNIC_FLUSH_MR)
 		return IBV_WC_LOC_QP_OP_ERR;
@@ -301,13 +304,15 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 	    wqe->flags & (IBV_SEND_INLINE | VERNIC_SEND_COPIED))
 		return IBV_WC_LOC_QP_OP_ERR;
 	if (entry->kind == KIND_FLUSH)
-		return check_flush(wqe, entry);
+		return check_flush(qp, wqe, entry);
 	if (length < 0 || length > VERNIC_MAX_MSG_SIZE ||
 	    (qp->p.type == IBV_QPT_UD && length > qp->mtu))
 		return IBV_WC_LOC_LEN_ERR;
 	entry->length = (uint32_t)length;
 	if (kind_is_atomic(entry->kind))
 		return length == 8 ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR;
+	if (entry->kind == KIND_ATOMIC_WRITE && !device_has(qp->p.dev, DEVICE_FLUSH))
+		return IBV_WC_LOC_QP_OP_ERR;
 	if (entry->kind == KIND_ATOMIC_WRITE && length != ATOMIC_WRITE_LEN)
 		return IBV_WC_LOC_LEN_ERR;
 	if (wqe->flags & (IBV_SEND_INLINE | VERNIC_SEND_COPIED) && entry->length > qp->p.sq_data)

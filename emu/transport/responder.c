@@ -1029,7 +1029,8 @@ static void atomic_write_rx(struct qp *qp, const struct train *t)
 	struct response_job *job;
 	struct dma_op *op;
 
-	if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) || t->reth.va % 8 ||
+	if (!device_has(qp->p.dev, DEVICE_FLUSH) ||
+	    !(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) || t->reth.va % 8 ||
 	    t->reth.length != ATOMIC_WRITE_LEN || t->payload.len != ATOMIC_WRITE_LEN) {
 		refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 		return;

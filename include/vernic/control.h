@@ -339,7 +339,14 @@ struct vernic_reply {
 			uint64_t node_guid; /* network order */
 			uint32_t device_index;
 		} open_device;
-		struct ibv_device_attr query_device;
+		struct {
+			struct ibv_device_attr attr;
+			/* What ibv_query_device_ex(3) says beyond that. */
+			uint64_t cap_flags; /* device_cap_flags_ex, all of it */
+			uint64_t max_dm;    /* bytes */
+			uint32_t odp;	    /* not 0: on-demand paging works */
+			uint32_t reserved;
+		} query_device;
 		struct ibv_port_attr query_port;
 		struct {
 			uint8_t gid[16];

@@ -4,7 +4,7 @@
 #define VERNIC_LIMITS_H
 
 /* Raised whenever a message or ring layout below include/vernic/ changes. */
-#define VERNIC_ABI_VERSION 3u
+#define VERNIC_ABI_VERSION 4u
 
 #define VERNIC_MAX_WORKERS 16	    /* worker index is QPN bits 0..3 */
 #define VERNIC_MAX_SGE 32	    /* scatter/gather elements of one WR */

@@ -136,47 +136,57 @@ __be64 ibv_get_device_guid(struct ibv_device *device)
 	return ((struct device *)device)->guid;
 }
 
-int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+/* Asks the daemon. @return 0 or a positive errno */
+static int query_device(struct ibv_context *context, struct vernic_reply *reply)
 {
 	struct vernic_request req = {.command = VERNIC_CMD_QUERY_DEVICE};
-	struct vernic_reply reply;
-	int error;
 
-	error = control_call(to_context(context), &req, &reply, NULL, 0);
+	return control_call(to_context(context), &req, reply, NULL, 0);
+}
+
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+	struct vernic_reply reply;
+	int error = query_device(context, &reply);
+
 	if (!error)
-		*attr = reply.query_device;
+		*attr = reply.query_device.attr;
 	return error;
 }
 
 /* On-demand paging: the daemon reaches memory as a process does, so everything can be. */
 static void fill_odp_caps(struct ibv_device_attr_ex *attr)
 {
+	const bool atomics = attr->orig_attr.atomic_cap != IBV_ATOMIC_NONE;
 	const uint32_t datagram = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
 				  IBV_ODP_SUPPORT_SRQ_RECV;
 	const uint32_t all = datagram | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-			     IBV_ODP_SUPPORT_ATOMIC;
+			     (atomics ? IBV_ODP_SUPPORT_ATOMIC : 0);
 
 	attr->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
 	attr->odp_caps.per_transport_caps.rc_odp_caps = all;
 	attr->odp_caps.per_transport_caps.uc_odp_caps =
 		IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE;
 	attr->odp_caps.per_transport_caps.ud_odp_caps = datagram;
-	attr->xrc_odp_caps = all;
+	if (attr->orig_attr.device_cap_flags & IBV_DEVICE_XRC)
+		attr->xrc_odp_caps = all;
 }
 
 int device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		    struct ibv_device_attr_ex *attr, size_t size)
 {
 	struct ibv_device_attr_ex all = {0};
+	struct vernic_reply reply;
 	int error;
 
 	if (input && input->comp_mask)
 		return EINVAL;
 	if (size < sizeof(all.orig_attr))
 		return EINVAL;
-	error = ibv_query_device(context, &all.orig_attr);
+	error = query_device(context, &reply);
 	if (error)
 		return error;
+	all.orig_attr = reply.query_device.attr;
 	/* No QP type is spread over them yet. */
 	all.rss_caps.max_rwq_indirection_tables = VERNIC_MAX_CONTEXT_WQ;
 	all.rss_caps.max_rwq_indirection_table_size = 1u << VERNIC_MAX_RWQ_LOG;
@@ -186,11 +196,11 @@ int device_query_ex(struct ibv_context *context, const struct ibv_query_device_e
 	/* CQE times are ns of CLOCK_MONOTONIC. */
 	all.completion_timestamp_mask = UINT64_MAX;
 	all.hca_core_clock = 1000000; /* kHz */
-	all.device_cap_flags_ex = all.orig_attr.device_cap_flags | VERNIC_DEVICE_FLUSH_GLOBAL |
-				  VERNIC_DEVICE_FLUSH_PERSISTENT | VERNIC_DEVICE_ATOMIC_WRITE;
+	all.device_cap_flags_ex = reply.query_device.cap_flags;
 	all.phys_port_cnt_ex = all.orig_attr.phys_port_cnt;
-	all.max_dm_size = VERNIC_MAX_DM;
-	fill_odp_caps(&all);
+	all.max_dm_size = reply.query_device.max_dm;
+	if (reply.query_device.odp)
+		fill_odp_caps(&all);
 	memset(attr, 0, size);
 	memcpy(attr, &all, size < sizeof(all) ? size : sizeof(all));
 	return 0;

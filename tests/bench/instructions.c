@@ -483,7 +483,7 @@ static int answer(struct side *s, const struct vernic_request *req, struct verni
 		reply->query_port = s->dev.port_attr;
 		return 0;
 	case VERNIC_CMD_QUERY_DEVICE:
-		reply->query_device = s->dev.attr;
+		reply->query_device.attr = s->dev.attr;
 		return 0;
 	case VERNIC_CMD_QUERY_GID:
 		memcpy(reply->query_gid.gid, s->dev.gids[req->query_gid.index].raw, 16);
