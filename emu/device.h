@@ -24,7 +24,7 @@ struct host_device {
 	uint32_t cqs;
 	uint32_t srqs;
 	uint32_t qps;
-	uint32_t groups; /* multicast, its clients made */
+	uint32_t groups; /* multicast; of private devices struct mcast_table counts them */
 };
 
 /*

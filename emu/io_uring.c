@@ -126,7 +126,8 @@ static void reap_receive(struct io_uring_engine *u, const struct io_uring_cqe *c
 	}
 	if (!(cqe->flags & IORING_CQE_F_BUFFER))
 		return;
-	if (cqe->res < 0) {
+	/* Failed, or of a socket that was removed meanwhile. */
+	if (cqe->res < 0 || u->io.sockets[socket].fd < 0) {
 		give_buffer(u, buffer);
 		return;
 	}

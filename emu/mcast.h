@@ -37,6 +37,7 @@ struct mcast_group {
 struct mcast_table {
 	struct cds_list_head bucket[MCAST_BUCKETS];
 	uint32_t attached; /* QPs, in all groups; control thread */
+	uint32_t shared;   /* groups of the private devices; control thread */
 };
 
 void mcast_init(struct mcast_table *t);

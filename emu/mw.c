@@ -151,16 +151,19 @@ void mw_unbind(struct device *dev, struct mw *mw)
 	pthread_spin_unlock(&dev->window_lock);
 }
 
-bool mw_unbind_from(struct device *dev, struct mw *mw, const struct mm *mm)
+void mw_unbind_abandoned(struct device *dev, struct mw *mw)
 {
-	bool was;
-
 	pthread_spin_lock(&dev->window_lock);
-	was = mw->region && mw->region->mm == mm;
-	if (was)
+	if (mw->region && mw->region->closing)
 		unbind(mw);
 	pthread_spin_unlock(&dev->window_lock);
-	return was;
+}
+
+void mr_abandon(struct device *dev, struct mr *mr)
+{
+	pthread_spin_lock(&dev->window_lock);
+	mr->closing = true;
+	pthread_spin_unlock(&dev->window_lock);
 }
 
 int mr_close(struct device *dev, struct mr *mr)

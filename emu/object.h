@@ -178,8 +178,10 @@ int mw_bind(const struct pd *pd, uint32_t qpn, const struct mw_binding *b);
 int mw_invalidate(const struct pd *pd, uint32_t qpn, uint32_t rkey);
 /* Ends the binding of a window, if it has one. Accesses under way may still use it. */
 void mw_unbind(struct device *dev, struct mw *mw);
-/* The same if it is bound to memory of an address space. @return whether it was */
-bool mw_unbind_from(struct device *dev, struct mw *mw, const struct mm *mm);
+/* The same if the MR it is bound to was abandoned. */
+void mw_unbind_abandoned(struct device *dev, struct mw *mw);
+/* No window can be bound to a MR any more. Those that are stay so until they are unbound. */
+void mr_abandon(struct device *dev, struct mr *mr);
 /* Keeps windows from being bound to a MR. @return 0, or -EBUSY: one is */
 int mr_close(struct device *dev, struct mr *mr);
 

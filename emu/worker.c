@@ -1063,13 +1063,15 @@ static int worker_forget_device_call(void *arg)
 {
 	struct device_call *call = arg;
 
-	call->w->engine.device[call->index] = (struct qp_counters){0};
+	tap_forget_device(&call->w->tap, &call->d->dev);
+	capture_forget_device(&call->w->capture, &call->d->dev);
+	call->w->engine.device[call->d->dev.index] = (struct qp_counters){0};
 	return 0;
 }
 
-void worker_forget_device(struct worker *w, uint32_t index)
+void worker_forget_device(struct worker *w, struct host_device *d)
 {
-	struct device_call call = {.w = w, .index = (int)index};
+	struct device_call call = {.w = w, .d = d};
 
 	worker_call(w, worker_forget_device_call, &call);
 }

@@ -79,8 +79,8 @@ int worker_join(struct worker *w, struct host_device *d, const uint8_t gid[16], 
 		char *error, size_t error_len);
 /* All QPs of the device go to ERR. */
 void worker_fail_device(struct worker *w, struct host_device *d);
-/* What was counted for the device of this index goes: another one will have it. */
-void worker_forget_device(struct worker *w, uint32_t index);
+/* The device is about to be freed: nothing held or counted for it stays. */
+void worker_forget_device(struct worker *w, struct host_device *d);
 /* Capture number id; when worker_capture_stop() returns nothing more is put into its ring. */
 void worker_capture_start(struct worker *w, uint32_t id, const struct capture_params *params);
 void worker_capture_stop(struct worker *w, uint32_t id);

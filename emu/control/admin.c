@@ -64,7 +64,7 @@ static int admin_remove(struct server *s, struct host_device *d)
 	for (unsigned int i = 0; i < s->host->workers; i++)
 		worker_unbind(s->host->worker[i], d, NULL);
 	if (d->clients == 0)
-		host_free_device(s->host, d);
+		device_free(s->host, d);
 	return 0;
 }
 
@@ -211,12 +211,10 @@ static int admin_add(struct server *s, struct device_config *cfg, char *error, s
 		err = host_add_device(s->host, cfg, &d);
 	if (err != 0)
 		return err;
-	for (unsigned int i = 0; i < s->host->workers; i++)
-		worker_forget_device(s->host->worker[i], d->dev.index);
 	err = admin_bind(s, d, -1, error, error_len);
 	if (err != 0) {
 		host_unlist_device(s->host, d);
-		host_free_device(s->host, d);
+		device_free(s->host, d);
 		return err;
 	}
 	sysfs_add_device(&s->sysfs, &d->dev);

@@ -72,6 +72,7 @@ struct event_queue {
  */
 struct shared_objects {
 	uint32_t clients;
+	uint32_t open;		    /* of them, that have the device open */
 	struct host_device *device; /* NULL: not opened by any */
 	struct handle_table pds;
 	struct handle_table mrs;
@@ -100,7 +101,8 @@ struct client {
 	struct event_queue events;
 	struct client_capture *capture; /* NULL: does not capture */
 
-	uint64_t peer_dev, peer_ino; /* the client's end of the connection; 0: not said */
+	/* The client's end of the connection, as it says; 0: it does not. */
+	uint64_t peer_dev, peer_ino, peer_cookie;
 	struct shared_objects *shared;
 	struct handle_table channels;
 	struct handle_table cqs;
@@ -349,6 +351,9 @@ int handle_fault_add(struct client *c, struct message *m);
 int handle_fault_list(struct client *c, struct message *m);
 int handle_fault_clear(struct client *c, struct message *m);
 
+/* Nobody has the device any more, and it is not listed: the workers forget it, and it is freed. */
+void device_free(struct host *host, struct host_device *d);
+
 /* The QP is attached to no group any more. */
 void mcast_leave_all(struct client *c, struct host_qp *qp);
 
@@ -358,12 +363,15 @@ void mcast_leave_all(struct client *c, struct host_qp *qp);
 struct shared_objects *shared_create(void);
 /* A client has no part in them any more; the last one's are gone already. */
 void shared_put(struct shared_objects *s);
-/* Ends the bindings to a client's memory. @return whether there were any */
-bool client_unbind_mws(struct client *c);
-/* @return whether no other client has the objects too: at its end they are destroyed */
+/* Ends the bindings to MRs that are going (mr_abandon()). */
+void client_unbind_mws(struct client *c);
+/*
+ * @return whether no other client has opened what has the objects: at its end they are destroyed.
+ * One that has imported them and not come to that finds none.
+ */
 static inline bool client_is_last(const struct client *c)
 {
-	return c->shared->clients == 1;
+	return c->shared->open == 1;
 }
 
 /* Sums up what a device's QPs have counted, those that are gone included. */

@@ -26,6 +26,13 @@ int handle_list_devices(struct client *c, struct message *m)
 	return -ENODEV;
 }
 
+void device_free(struct host *host, struct host_device *d)
+{
+	for (unsigned int i = 0; i < host->workers; i++)
+		worker_forget_device(host->worker[i], d);
+	host_free_device(host, d);
+}
+
 /* Undoes what client_open_*() did of it, and ends the scanning of doorbells. */
 void client_close_device(struct client *c)
 {
@@ -54,9 +61,11 @@ void client_close_device(struct client *c)
 	if (c->mm != NULL)
 		mm_destroy(c->mm);
 	c->mm = NULL;
+	if (--c->shared->open == 0)
+		c->shared->device = NULL;
 	c->device->clients--;
 	if (c->device->clients == 0 && c->device->removed)
-		host_free_device(c->host, c->device);
+		device_free(c->host, c->device);
 	c->device = NULL;
 }
 
@@ -138,6 +147,8 @@ int handle_open_device(struct client *c, struct message *m)
 	if (err != 0)
 		return err;
 	c->device = dev;
+	c->shared->device = dev;
+	c->shared->open++;
 	dev->clients++;
 	err = client_open_doorbells(c, m, stride);
 	if (err == 0)
@@ -150,9 +161,9 @@ int handle_open_device(struct client *c, struct message *m)
 		client_close_device(c);
 		return err;
 	}
-	c->shared->device = dev;
 	c->peer_dev = m->req->open_device.dev;
 	c->peer_ino = m->req->open_device.ino;
+	c->peer_cookie = m->req->open_device.cookie;
 	m->reply->open_device.workers = c->host->workers;
 	m->reply->open_device.doorbell_stride = (uint32_t)stride;
 	m->reply->open_device.node_guid = dev->dev.node_guid;

@@ -6,9 +6,10 @@
  * -------------------
  * The descriptor that ibv_import_device(3) is given is the other client's end of its connection.
  * The importer passes it to the daemon, which shows that it really has it, over a connection of its
- * own; the daemon knows it by the inode each client said its end has. From then on both have one
- * set of PDs, MRs, MWs and DMs, as two processes with one kernel file would, and handles mean the
- * same to both. Everything else (QPs, CQs, SRQs, events) is each client's own.
+ * own; the daemon knows it by the inode and cookie each client said its end has. From then on both
+ * have one set of PDs, MRs, MWs and DMs, as two processes with one kernel file would, and handles
+ * mean the same to both. Everything else (QPs, CQs, SRQs, events) is each client's own. If the
+ * other one goes before the importer has opened the device, there is nothing to be found.
  */
 #include <string.h>
 #include <sys/socket.h>
@@ -40,7 +41,8 @@ void shared_put(struct shared_objects *s)
 static struct client *client_of_fd(struct server *s, int fd)
 {
 	struct client *c, *found = NULL;
-	socklen_t len = sizeof(int);
+	socklen_t len = sizeof(int), cookie_len = sizeof(uint64_t);
+	uint64_t cookie = 0;
 	struct stat st;
 	int domain;
 
@@ -48,8 +50,10 @@ static struct client *client_of_fd(struct server *s, int fd)
 	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) != 0 || domain != AF_UNIX ||
 	    fstat(fd, &st) != 0)
 		return NULL;
+	getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &cookie_len);
 	cds_list_for_each_entry (c, &s->clients, node) {
-		if (c->device == NULL || c->peer_dev != st.st_dev || c->peer_ino != st.st_ino)
+		if (c->device == NULL || c->peer_dev != st.st_dev || c->peer_ino != st.st_ino ||
+		    c->peer_cookie != cookie)
 			continue;
 		if (found != NULL)
 			return NULL;

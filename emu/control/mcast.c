@@ -13,6 +13,12 @@ static const struct device *mcast_network(const struct host_device *d)
 	return d->udp ? &d->dev : NULL;
 }
 
+/* @return how many groups there are on the network: they go with whoever leaves them last */
+static uint32_t *mcast_count(struct client *c)
+{
+	return c->device->udp ? &c->device->groups : &c->host->mcast.shared;
+}
+
 /* @return the index of the interface to join a group at: that of an address of its kind, if any */
 static uint32_t mcast_interface(const struct host_device *d, const uint8_t gid[16])
 {
@@ -61,7 +67,7 @@ int handle_attach_mcast(struct client *c, struct message *m)
 	if (g != NULL && mcast_find_member(g, qp->qpn) != NULL)
 		return 0;
 	if (g != NULL ? g->count >= (uint32_t)limits->max_mcast_qp_attach
-		      : c->device->groups >= (uint32_t)limits->max_mcast_grp)
+		      : *mcast_count(c) >= (uint32_t)limits->max_mcast_grp)
 		return -ENOMEM;
 	if (g == NULL && network != NULL)
 		err = worker_join(c->host->worker[0], c->device, gid,
@@ -74,7 +80,7 @@ int handle_attach_mcast(struct client *c, struct message *m)
 	if (err != 0)
 		return err;
 	if (g->count == 1)
-		c->device->groups++;
+		++*mcast_count(c);
 	qp->groups++;
 	return 0;
 }
@@ -91,7 +97,7 @@ static void mcast_leave(struct client *c, struct host_qp *qp, struct mcast_group
 	qp->groups--;
 	if (!last)
 		return;
-	c->device->groups--;
+	--*mcast_count(c);
 	if (c->device->udp)
 		worker_unbind(c->host->worker[0], c->device, gid);
 }

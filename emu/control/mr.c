@@ -88,7 +88,7 @@ static int mr_fill(struct client *c, struct host_mr *mr, const struct vernic_req
 	uint64_t addr = req->reg_mr.addr, length = req->reg_mr.length, iova = req->reg_mr.iova;
 
 	mr->mr.daemon_only = req->reg_mr.daemon_only != 0 || req->reg_mr.kind != VERNIC_MR_MEMORY ||
-			     !client_is_last(c);
+			     c->shared->clients != 1;
 	switch (req->reg_mr.kind) {
 	case VERNIC_MR_MEMORY:
 		return mr_use_memory(c, mr, addr, length, iova);
@@ -297,15 +297,15 @@ void client_close_mrs(struct client *c)
 		if (mr == NULL || (mr->owner != c->mm && !client_is_last(c)))
 			continue;
 		mr_unpublish(c, mr, h);
+		mr_abandon(&c->device->dev, &mr->mr);
 		mr->next = gone;
 		gone = mr;
 	}
 	if (gone == NULL)
 		return;
-	/* One grace period for all of them; then no window is bound to them any more, but was. */
+	/* One grace period for all of them, and for who came to them by a window. */
+	client_unbind_mws(c);
 	synchronize_rcu();
-	if (client_unbind_mws(c))
-		synchronize_rcu();
 	for (; gone != NULL; gone = next) {
 		next = gone->next;
 		mr_free(gone);

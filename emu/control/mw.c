@@ -67,18 +67,16 @@ int handle_dealloc_mw(struct client *c, struct message *m)
 	return 0;
 }
 
-bool client_unbind_mws(struct client *c)
+void client_unbind_mws(struct client *c)
 {
 	struct handle_table *mws = &c->shared->mws;
-	bool any = false;
 
 	for (uint32_t h = 0; h < mws->used; h++) {
 		struct mw *mw = handle_get(mws, h);
 
-		if (mw != NULL && mw_unbind_from(&c->device->dev, mw, c->mm))
-			any = true;
+		if (mw != NULL)
+			mw_unbind_abandoned(&c->device->dev, mw);
 	}
-	return any;
 }
 
 void client_close_mws(struct client *c)

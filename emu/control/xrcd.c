@@ -6,6 +6,7 @@
  * Each of them has a handle of its own, and the last one closed ends what it stands for.
  */
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,15 +27,36 @@ static struct host_xrcd *xrcd_find(struct client *c, const struct stat *st)
 	return NULL;
 }
 
-/* Makes a domain that nobody has open yet. @fd: its file, or -1. @return NULL without memory */
-static struct host_xrcd *xrcd_create(struct client *c, int fd, const struct stat *st)
+/*
+ * Makes a descriptor that holds a file's inode and nothing else. The client's own would keep its
+ * locks; of a connection it would keep the end from us.
+ * @return it, or a negative errno
+ */
+static int xrcd_hold_file(int fd)
+{
+	char path[64];
+	int held;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	held = open(path, O_PATH | O_CLOEXEC);
+	return held < 0 ? -errno : held;
+}
+
+/* Makes a domain that nobody has open yet. @fd: its file, or -1. @return NULL and *err */
+static struct host_xrcd *xrcd_create(struct client *c, int fd, const struct stat *st, int *err)
 {
 	struct host_xrcd *x = calloc(1, sizeof(*x));
+	int held = fd >= 0 ? xrcd_hold_file(fd) : -1;
 
-	if (x == NULL)
+	*err = fd >= 0 && held < 0 ? held : x == NULL ? -ENOMEM : 0;
+	if (*err != 0) {
+		if (held >= 0)
+			close(held);
+		free(x);
 		return NULL;
+	}
 	x->xrcd.dev = &c->device->dev;
-	x->fd = fd;
+	x->fd = held;
 	x->dev = st->st_dev;
 	x->ino = st->st_ino;
 	CDS_INIT_LIST_HEAD(&x->targets);
@@ -68,6 +90,8 @@ int handle_open_xrcd(struct client *c, struct message *m)
 	if (fd >= 0) {
 		if (fstat(fd, &st) != 0)
 			return -errno;
+		if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+			return -EINVAL;
 		x = xrcd_find(c, &st);
 		if (x != NULL && (oflags & O_EXCL) != 0)
 			return -EINVAL;
@@ -81,13 +105,9 @@ int handle_open_xrcd(struct client *c, struct message *m)
 	if (err != 0)
 		goto fail;
 	if (x == NULL) {
-		x = xrcd_create(c, fd, &st);
-		if (x == NULL) {
-			err = -ENOMEM;
+		x = xrcd_create(c, fd, &st, &err);
+		if (x == NULL)
 			goto fail_handle;
-		}
-		if (fd >= 0)
-			m->in[0] = -1; /* kept */
 	}
 	x->opens++;
 	open->xrcd = x;

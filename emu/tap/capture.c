@@ -48,6 +48,17 @@ void capture_stop(struct capture_set *c, uint32_t id)
 	c->active &= ~(1u << id);
 }
 
+void capture_forget_device(struct capture_set *c, const struct device *dev)
+{
+	for (unsigned int i = 0; i < CAPTURE_MAX; i++) {
+		if (c->capture[i].p.dev != dev)
+			continue;
+		/* Another one may get its place in memory: no QP has this number. */
+		c->capture[i].p.dev = NULL;
+		c->capture[i].p.qpn = UINT32_MAX;
+	}
+}
+
 /* @return ns */
 static uint64_t capture_now(void)
 {

@@ -72,6 +72,9 @@ static inline bool capture_active(const struct capture_set *c)
 void capture_start(struct capture_set *c, uint32_t id, const struct capture_params *params);
 void capture_stop(struct capture_set *c, uint32_t id);
 
+/* A device is going: captures of it have nothing more to show. */
+void capture_forget_device(struct capture_set *c, const struct device *dev);
+
 /*
  * Shows a train, packet by packet. Without a comment, to those only that have not seen it.
  * @dev, @qpn: the QP at this side; NULL: there is none, and nothing is shown

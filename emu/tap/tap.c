@@ -610,6 +610,25 @@ void tap_fini(struct tap *tap)
 	timer_heap_free(&tap->held);
 }
 
+void tap_forget_device(struct tap *tap, const struct device *dev)
+{
+	for (uint32_t i = 0; i < tap->held.count;) {
+		struct held *h = (struct held *)tap->held.heap[i];
+		struct place at = h->place;
+
+		if (at.dev != dev) {
+			i++;
+			continue;
+		}
+		unhold(tap, h);
+		held_free(h);
+		flow_put(tap, &at);
+		/* The heap has moved others, to places before this one perhaps. */
+		i = 0;
+	}
+	tap_changed(tap, false);
+}
+
 void tap_changed(struct tap *tap, bool removed)
 {
 	tap->hasty = (tap->hasty || removed) && tap->held.count != 0;

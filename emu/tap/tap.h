@@ -82,6 +82,9 @@ void tap_fini(struct tap *tap);
  */
 void tap_changed(struct tap *tap, bool removed);
 
+/* A device is going, its QPs are gone: drops what is held of them. With no dma queued. */
+void tap_forget_device(struct tap *tap, const struct device *dev);
+
 /* A train leaves a QP; as engine_ops.tx. */
 void tap_tx(struct tap *tap, const struct device *dev, uint32_t qpn, const struct train *t);
 

@@ -232,9 +232,11 @@ static bool rq_take(struct qp *qp)
 bool responder_take_wqe(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
-
 	struct srq *srq = recv_srq(qp);
 
+	/* It is gone, which nobody has found yet: a fault answers before any check. */
+	if (qp_is_xrc_target(qp) && !srq)
+		return false;
 	/* Kept since a train that was not accepted, and this one is for another SRQ. */
 	if (qp_is_xrc_target(qp) && r->have_wqe && r->wqe_srqn != srq->number) {
 		responder_return_wqe(qp);

@@ -142,9 +142,14 @@ struct vernic_request {
 			char name[VERNIC_NAME_MAX];
 			uint64_t probe_addr;
 			uint64_t probe_value;
-			/* Of the client's end of this connection (fstat), to import it by. */
+			/*
+			 * Of the client's end of this connection (fstat, SO_COOKIE), to import it
+			 * by. Inode numbers of sockets come again after 2^32 of them, cookies
+			 * never; where there are none they are 0.
+			 */
 			uint64_t dev;
 			uint64_t ino;
+			uint64_t cookie;
 		} open_device;
 		struct {
 			uint32_t index;

@@ -136,6 +136,7 @@ static void process_init(void)
 static int open_device(struct context *ctx, int ctl, const char *name, int *fds)
 {
 	struct vernic_request req = {.command = VERNIC_CMD_OPEN_DEVICE};
+	socklen_t cookie_len = sizeof(req.open_device.cookie);
 	struct vernic_reply reply;
 	struct stat st;
 	int mem, error;
@@ -147,6 +148,8 @@ static int open_device(struct context *ctx, int ctl, const char *name, int *fds)
 		req.open_device.dev = st.st_dev;
 		req.open_device.ino = st.st_ino;
 	}
+	if (getsockopt(ctl, SOL_SOCKET, SO_COOKIE, &req.open_device.cookie, &cookie_len) != 0)
+		req.open_device.cookie = 0;
 	/* Lets the daemon, which is not our parent, at our memory where Yama restricts that. */
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 	mem = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
