@@ -56,6 +56,7 @@ static const struct {
 	[FAULT_POST] = {"post", VALUE_ERRNO, WQES, FAULT_SEND},
 	[FAULT_CQE_DELAY] = {"cqe-delay", VALUE_TIME, CQES, CQES},
 	[FAULT_CQE_ARM] = {"cqe-arm", VALUE_NONE, CQES, CQES},
+	[FAULT_CQE_RUBBISH] = {"cqe-rubbish", VALUE_NONE, CQES, CQES},
 	[FAULT_WEAK] = {"weak", VALUE_TIME, FAULT_RX, FAULT_RX},
 };
 static_assert(sizeof(actions) / sizeof(actions[0]) == FAULT_ACTION_COUNT, "one for each action");

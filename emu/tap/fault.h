@@ -44,6 +44,7 @@ enum fault_action {
 	FAULT_POST,	 /* ibv_post_send fails (recv: ibv_post_recv); value: errno */
 	FAULT_CQE_DELAY, /* value: ns; the QP's later CQEs wait behind it */
 	FAULT_CQE_ARM,	 /* appears between the poll that found nothing and the arming behind it */
+	FAULT_CQE_RUBBISH, /* of a failed WQE: fields that mean nothing then have any value */
 	FAULT_WEAK, /* RX: value: ns from the end of the payload to its beginning being placed */
 	FAULT_ACTION_COUNT
 };

@@ -395,6 +395,21 @@ static uint64_t newest_due(const struct qp_hold *h, unsigned int side)
 	return newest->due;
 }
 
+/* Of a completion with an error only wr_id, status, qp_num and vendor_err mean something. */
+static void spoil_cqe(struct vernic_cqe *cqe, struct vernic_chance *chance)
+{
+	uint64_t bits = vernic_chance_random(chance);
+
+	cqe->opcode = (uint8_t)bits;
+	cqe->wc_flags = (uint8_t)(bits >> 8);
+	cqe->sl = (uint8_t)(bits >> 16) & 15;
+	cqe->pkey_index = (uint16_t)(bits >> 24);
+	cqe->byte_len = (uint32_t)(bits >> 32);
+	bits = vernic_chance_random(chance);
+	cqe->imm = (uint32_t)bits;
+	cqe->src_qp = (uint32_t)(bits >> 32);
+}
+
 bool verbs_fault_cqe(struct engine *e, struct qp *qp, struct cq *cq, struct vernic_cqe *cqe,
 		     bool solicited)
 {
@@ -412,6 +427,11 @@ bool verbs_fault_cqe(struct engine *e, struct qp *qp, struct cq *cq, struct vern
 	};
 	struct fault_rule *rule;
 
+	if (cqe->status != IBV_WC_SUCCESS) {
+		rule = fault_match(v->rules, FAULT_BIT(FAULT_CQE_RUBBISH), &s);
+		if (rule != NULL)
+			spoil_cqe(cqe, &rule->chance);
+	}
 	/* One that the client is about to be woken for cannot be there without an event. */
 	if (cq->channel != NULL && !cq_armed(cq))
 		actions |= FAULT_BIT(FAULT_CQE_ARM);

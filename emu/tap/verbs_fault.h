@@ -32,7 +32,8 @@
 /* Actions that are asked about here. */
 #define FAULT_VERBS_ACTIONS                                                      \
 	(FAULT_BIT(FAULT_RNR) | FAULT_BIT(FAULT_NAK) | FAULT_BIT(FAULT_STATUS) | \
-	 FAULT_BIT(FAULT_CQE_DELAY) | FAULT_BIT(FAULT_CQE_ARM) | FAULT_BIT(FAULT_WEAK))
+	 FAULT_BIT(FAULT_CQE_DELAY) | FAULT_BIT(FAULT_CQE_ARM) |                 \
+	 FAULT_BIT(FAULT_CQE_RUBBISH) | FAULT_BIT(FAULT_WEAK))
 
 struct verbs_faults {
 	struct engine *engine;

@@ -62,6 +62,7 @@ static const char help[] =
 	"Actions on completions (dir=both, the default, dir=send, or dir=recv):\n"
 	"  cqe-delay=TIME       it, and its QP's later ones, appear that much later; jitter=TIME\n"
 	"  cqe-arm              it appears between the poll that found nothing and arming the CQ\n"
+	"  cqe-rubbish          with an error: fields that mean nothing then have any value\n"
 	"\n"
 	"Keys that say what is meant; all that are given must fit:\n"
 	"  device=NAME          the device\n"

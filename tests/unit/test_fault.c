@@ -97,6 +97,7 @@ static const struct {
 	{"cqe-delay=1ms", FAULT_CQE_DELAY, 1000000, FAULT_CQE_SEND | FAULT_CQE_RECV},
 	{"cqe-delay=1ms,dir=send", FAULT_CQE_DELAY, 1000000, FAULT_CQE_SEND},
 	{"cqe-arm,dir=recv", FAULT_CQE_ARM, 0, FAULT_CQE_RECV},
+	{"cqe-rubbish", FAULT_CQE_RUBBISH, 0, FAULT_CQE_SEND | FAULT_CQE_RECV},
 	{"weak=100us", FAULT_WEAK, 100000, FAULT_RX},
 };
 
