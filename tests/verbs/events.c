@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Completion channels: one event for N CQEs after arming, none for what was there before,
- * solicited-only arming, O_NONBLOCK; and an asynchronous event's life.
+ * solicited-only arming, O_NONBLOCK, a CQ that goes; and an asynchronous event's life.
  */
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include "common.h"
 
@@ -25,6 +27,51 @@ static void expect_event(struct ibv_comp_channel *channel, struct ibv_cq *cq)
 	CHECK_EQ(ibv_get_cq_event(channel, &got, &context), 0);
 	CHECK(got == cq && context == &readable);
 	ibv_ack_cq_events(cq, 1);
+}
+
+struct later {
+	struct ibv_cq *cq;
+	_Atomic int acked;
+};
+
+static void *ack_later(void *arg)
+{
+	struct later *l = arg;
+
+	usleep(50000);
+	l->acked = 1;
+	ibv_ack_cq_events(l->cq, 1);
+	return NULL;
+}
+
+/* ibv_destroy_cq() waits for the acknowledgement of an event that was delivered. */
+static void held(struct env *e)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(e->ctx);
+	struct ibv_qp_init_attr attr = env_qp_attr(e);
+	struct later later = {0};
+	struct ibv_qp *qp;
+	pthread_t thread;
+	struct ibv_cq *got;
+	void *context;
+
+	CHECK(channel);
+	later.cq = attr.recv_cq = ibv_create_cq(e->ctx, 8, NULL, channel, 0);
+	CHECK(later.cq);
+	qp = ibv_create_qp(e->pd, &attr);
+	CHECK(qp);
+	to_init(qp);
+	CHECK_EQ(ibv_req_notify_cq(later.cq, 0), 0);
+	CHECK_EQ(post_recv_at(qp, 0, NULL), 0);
+	to_state(qp, IBV_QPS_ERR);
+	CHECK_EQ(ibv_get_cq_event(channel, &got, &context), 0);
+	CHECK(got == later.cq);
+	CHECK_EQ(ibv_destroy_qp(qp), 0);
+	CHECK_EQ(pthread_create(&thread, NULL, ack_later, &later), 0);
+	CHECK_EQ(ibv_destroy_cq(later.cq), 0);
+	CHECK_EQ(later.acked, 1);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
 static void completion_events(struct env *e)
@@ -89,6 +136,9 @@ static void completion_events(struct env *e)
 	CHECK_EQ(ibv_get_cq_event(channel, &none, &context), -1);
 	CHECK_EQ(errno, EAGAIN);
 	CHECK_EQ(ibv_destroy_comp_channel(channel), 0);
+
+	/* One that was read holds it until it is acknowledged. */
+	held(e);
 
 	/* Arming without a channel does no harm. */
 	CHECK_EQ(ibv_req_notify_cq(e->cq, 0), 0);

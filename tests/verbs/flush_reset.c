@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* ERR flushes both queues, what is posted later too; RESET empties them and the CQ. */
+/*
+ * ERR flushes both queues, and what is posted later behind all before it; RESET empties them and the
+ * CQ.
+ */
 #include "common.h"
 
 /* n flushed completions with wr_ids from, from + 1, ... among the receives, or sends. */
@@ -50,6 +53,18 @@ int main(void)
 		CHECK_EQ(post_recv_at(a, 1000, &in), 0);
 		expect_flushed(e.cq, 1, 1);
 		to_state(a, IBV_QPS_RESET);
+		to_state(a, IBV_QPS_RESET);
+		to_state(b, IBV_QPS_RESET);
+	}
+
+	/* A marker, posted when the others are being flushed, is the last to complete. */
+	for (int round = 0; round < 20; round++) {
+		connect_pair(&e, a, b);
+		for (uint64_t i = 0; i < 8; i++)
+			CHECK_EQ(post_send_at(a, i, &out, i % 2 ? IBV_SEND_SIGNALED : 0), 0);
+		to_state(a, IBV_QPS_ERR);
+		CHECK_EQ(post_send_at(a, 8, &out, IBV_SEND_SIGNALED), 0);
+		expect_flushed(e.cq, 9, 0);
 		to_state(a, IBV_QPS_RESET);
 		to_state(b, IBV_QPS_RESET);
 	}

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* A shared receive queue: its depth, slots that come free by polling and by RESET, its limit. */
+/*
+ * A shared receive queue: its depth, slots that come free by polling and by RESET, its limit; whose
+ * PD its receives are of.
+ */
 #include "common.h"
 
 static int post_srq(struct ibv_srq *srq, uint64_t wr_id, struct ibv_sge *sge)
@@ -9,6 +12,42 @@ static int post_srq(struct ibv_srq *srq, uint64_t wr_id, struct ibv_sge *sge)
 
 	CHECK(!error || bad == &wr);
 	return error;
+}
+
+/* The keys of its receives are of the SRQ's PD, whatever that of the QP is. */
+static void domain(struct env *e)
+{
+	struct ibv_srq_init_attr sattr = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_qp_init_attr attr = env_qp_attr(e);
+	struct ibv_pd *pd = ibv_alloc_pd(e->ctx);
+	struct ibv_srq *srq = ibv_create_srq(pd, &sattr);
+	struct ibv_mr *mr = ibv_reg_mr(pd, e->buf, BUF_SIZE, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_sge out = sge_at(e, 0, 8), in = sge_at(e, 4096, 8);
+	struct ibv_cq *cq = ibv_create_cq(e->ctx, 8, NULL, NULL, 0);
+	struct ibv_qp *a = ibv_create_qp(e->pd, &attr), *b;
+	struct ibv_wc wc;
+
+	CHECK(pd && srq && mr && cq && a);
+	attr.srq = srq;
+	attr.recv_cq = cq;
+	b = ibv_create_qp(e->pd, &attr);
+	CHECK(b);
+	connect_pair(e, a, b);
+	for (int own = 1; own >= 0; own--) {
+		in.lkey = own ? mr->lkey : e->mr->lkey;
+		CHECK_EQ(post_srq(srq, 1, &in), 0);
+		CHECK_EQ(post_send_at(a, 0, &out, IBV_SEND_SIGNALED), 0);
+		wait_wc(e->cq, 1, &wc);
+		CHECK_EQ(wc.status, own ? IBV_WC_SUCCESS : IBV_WC_REM_OP_ERR);
+		wait_wc(cq, 1, &wc);
+		CHECK_EQ(wc.status, own ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR);
+	}
+	CHECK_EQ(ibv_destroy_qp(a), 0);
+	CHECK_EQ(ibv_destroy_qp(b), 0);
+	CHECK_EQ(ibv_destroy_srq(srq), 0);
+	CHECK_EQ(ibv_destroy_cq(cq), 0);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
 }
 
 int main(void)
@@ -79,6 +118,7 @@ int main(void)
 	CHECK_EQ(ibv_destroy_qp(b), 0);
 	CHECK_EQ(ibv_destroy_qp(a), 0);
 	CHECK_EQ(ibv_destroy_srq(srq), 0);
+	domain(&e);
 	env_close(&e);
 	return 0;
 }
