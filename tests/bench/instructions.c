@@ -42,8 +42,8 @@
 #if __has_include(<valgrind/callgrind.h>)
 #include <valgrind/callgrind.h>
 #else
-#define CALLGRIND_TOGGLE_COLLECT
-#define CALLGRIND_DUMP_STATS_AT(name)
+#define CALLGRIND_TOGGLE_COLLECT ((void)0)
+#define CALLGRIND_DUMP_STATS_AT(name) ((void)0)
 #endif
 
 #define MESSAGE 64 /* bytes */

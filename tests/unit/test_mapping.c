@@ -73,7 +73,7 @@ END_TEST
 /* Refused: no memory file, read-only, sealed, past the end, wrapped, holes. */
 START_TEST(refuses)
 {
-	char path[] = "/proc/self/fd/9999999";
+	char path[32];
 	int fd = file_of(2), other;
 	struct mapping *m;
 	uint8_t *p;
