@@ -60,7 +60,6 @@ struct path {
 	uint32_t flow_label;
 	uint8_t hop_limit;
 	uint8_t traffic_class;
-	uint8_t sl;
 	uint8_t sgid_index;
 	/* filled in by engine_ops.route */
 	uint8_t route;	    /* enum route */

@@ -140,7 +140,6 @@ static void apply_path(struct qp *qp)
 		.flow_label = ah->grh.flow_label & 0xfffff,
 		.hop_limit = ah->grh.hop_limit,
 		.traffic_class = ah->grh.traffic_class,
-		.sl = ah->sl,
 		.sgid_index = ah->grh.sgid_index,
 	};
 	memcpy(qp->path.dgid, ah->grh.dgid.raw, 16);

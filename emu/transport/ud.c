@@ -25,7 +25,6 @@ static bool ud_path(struct qp *qp, const struct vernic_send_wqe *wqe)
 	path->flow_label = wqe->ud.flow_label & 0xfffff;
 	path->hop_limit = wqe->ud.hop_limit;
 	path->traffic_class = wqe->ud.traffic_class;
-	path->sl = wqe->ud.sl;
 	return true;
 }
 
@@ -134,6 +133,16 @@ static void fill_grh(uint8_t grh[VERNIC_GRH_LEN], const struct train *t)
 	memcpy(grh + 24, path->dgid, 16);
 }
 
+/*
+ * What a completion says in the place of a service level, which RoCE does not carry: which L3 header
+ * the datagram had, the flag of IBTA A17.4.5.1. As ConnectX adapters do it, which UCX relies on: 8
+ * for RoCEv2, and 1 for IPv6 or 2 for IPv4.
+ */
+static uint8_t header_type(const struct path *path)
+{
+	return 8 | (gid_is_ipv4(path->dgid) ? 2 : 1);
+}
+
 /* dma_op.done of a datagram. arg[0]: solicited */
 static void received(struct dma *dma, struct dma_op *op, int error)
 {
@@ -195,7 +204,7 @@ void ud_rx(struct qp *qp, struct train *t)
 	op->cqe.wc_flags = IBV_WC_GRH | (t->imm ? IBV_WC_WITH_IMM : 0);
 	op->cqe.imm = t->imm ? t->imm_data : 0;
 	op->cqe.src_qp = t->src_qpn;
-	op->cqe.sl = t->path->sl;
+	op->cqe.sl = header_type(t->path);
 	if (len <= cq_data_room(qp->p.recv_cq) && list_is_local(&t->payload) &&
 	    list_is_placeable(&dst)) {
 		fill_grh(op->cqe.data, t);
