@@ -260,6 +260,9 @@ int control_call_fd(struct context *ctx, const struct vernic_request *req, int s
 		}
 	}
 	pthread_mutex_unlock(&ctx->ctl_mutex);
+	/* As the kernel's calls leave it: programs print errno, whatever a verb is to return. */
+	if (error)
+		errno = error;
 	return error;
 }
 
