@@ -49,7 +49,7 @@ const struct counter_info hw_counters[] = {
 	FIELD(rdma_sends, "SENDs completed by the requester, signaled or not"),
 	FIELD(rdma_recvs, "receives completed with success"),
 	/* mlx5's */
-	FIELD(rx_write_requests, "WRITE requests accepted"),
+	FIELD(rx_write_requests, "WRITE and ATOMIC WRITE requests accepted"),
 	FIELD(rx_read_requests, "READ requests accepted"),
 	FIELD(rx_atomic_requests, "atomic requests accepted"),
 	FIELD(out_of_sequence, "request packets received behind a gap in the PSNs"),

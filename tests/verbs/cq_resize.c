@@ -14,6 +14,7 @@ static struct env e;
 static struct ibv_cq *cq; /* the one that is resized */
 static struct ibv_qp *a, *b;
 static _Atomic int stop;
+static _Atomic uint64_t done; /* messages */
 
 /* A RC pair whose receives complete on cq. */
 static void open_pair(struct ibv_comp_channel *channel, int cqe)
@@ -53,11 +54,15 @@ static void *resizer(void *arg)
 	unsigned int resized = 0;
 
 	for (unsigned int i = 0; !atomic_load(&stop); i++) {
+		uint64_t before = atomic_load(&done);
 		int size = sizes[i % 5], error = ibv_resize_cq(cq, size);
 
 		CHECK_EQ(error, 0);
 		CHECK(cq->cqe >= size);
 		resized++;
+		/* The CQ's lock is not fair: whoever polls has its turn. */
+		while (atomic_load(&done) == before && !atomic_load(&stop))
+			sched_yield();
 	}
 	CHECK(resized > 0);
 	return NULL;
@@ -86,6 +91,7 @@ static void under_traffic(void)
 		CHECK_EQ(value, i);
 		wait_wc(e.cq, 1, &sent);
 		CHECK_EQ(sent.wr_id, i);
+		atomic_store(&done, i + 1);
 	}
 	atomic_store(&stop, 1);
 	CHECK_EQ(pthread_join(thread, NULL), 0);

@@ -200,11 +200,14 @@ int main(void)
 	unsigned int fds = daemon_fds(pid);
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-		for (int what = 0; what < 3; what++)
-			remove_under(h, rules[i], what);
+		for (int what = 0; what < 3; what++) {
+			/* All three of the first two; of the others one. */
+			if (i < 2 || (size_t)what == i % 3)
+				remove_under(h, rules[i], what);
+		}
 	}
 	/* As fast as can be. */
-	for (int i = 0; i < 20; i++)
+	for (int i = 0; i < 9; i++)
 		remove_under(h, NULL, i % 3);
 	honest_stop(h);
 	status_expect("qp", 0);
