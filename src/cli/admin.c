@@ -6,7 +6,6 @@
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <vernic/control.h>
@@ -142,24 +141,13 @@ static int make_request(const struct admin_verb *v, char **words, struct vernic_
 static int ask(int fd, const char *path, const struct vernic_request *request,
 	       const struct admin_verb *v)
 {
-	struct {
-		struct vernic_reply reply;
-		char text[600];
-	} answer = {0};
-	ssize_t n;
+	struct cli_answer answer;
 
-	if (send(fd, request, sizeof(*request), MSG_NOSIGNAL) < 0)
-		return cli_fail("cannot ask the daemon at %s: %s", path, strerror(errno));
-	do {
-		n = recv(fd, &answer, sizeof(answer) - 1, 0);
-	} while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return cli_fail("no answer from the daemon at %s: %s", path, strerror(errno));
-	if (n < (ssize_t)sizeof(answer.reply))
-		return cli_fail("the daemon at %s closed the connection", path);
+	if (cli_ask(fd, path, request, &answer) != CLI_OK)
+		return CLI_FAILED;
 	if (answer.reply.status == 0)
 		return CLI_OK;
-	if (n > (ssize_t)sizeof(answer.reply))
+	if (answer.text[0])
 		return cli_fail("%s %s: %s", v->subcommand, v->verb, answer.text);
 	if (answer.reply.status == ENODEV)
 		return cli_fail("%s %s: the daemon at %s has no device %s", v->subcommand, v->verb,

@@ -75,6 +75,20 @@ int cli_connect(const char *path, char *cause, size_t cause_len);
  */
 int cli_find_daemon(const char *path, bool missing_ok, char found[CLI_SOCKET_MAX], int *fd);
 
+/* What a daemon answers to a request that changes something. */
+struct cli_answer {
+	struct vernic_reply reply;
+	char text[600]; /* why it refused; empty: it said no more than the status */
+};
+
+/*
+ * Sends a request and receives its answer, be that a refusal.
+ * @fd: a connection that has shaken hands; path: of its socket, for messages
+ * @return CLI_OK, or CLI_FAILED with a line printed: there is no answer
+ */
+int cli_ask(int fd, const char *path, const struct vernic_request *request,
+	    struct cli_answer *answer);
+
 /*
  * Sends a request whose answer is a text and prints that, whether it comes in the message or in a
  * file that comes with it.

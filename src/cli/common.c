@@ -193,6 +193,24 @@ static int print_file(int fd, size_t length)
 	return CLI_OK;
 }
 
+int cli_ask(int fd, const char *path, const struct vernic_request *request,
+	    struct cli_answer *answer)
+{
+	ssize_t n;
+
+	memset(answer, 0, sizeof(*answer));
+	if (send(fd, request, sizeof(*request), MSG_NOSIGNAL) < 0)
+		return cli_fail("cannot ask the daemon at %s: %s", path, strerror(errno));
+	do {
+		n = recv(fd, answer, sizeof(*answer) - 1, 0);
+	} while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return cli_fail("no answer from the daemon at %s: %s", path, strerror(errno));
+	if (n < (ssize_t)sizeof(answer->reply))
+		return cli_fail("the daemon at %s closed the connection", path);
+	return CLI_OK;
+}
+
 int cli_print_reply(int fd, const char *path, const struct vernic_request *request)
 {
 	struct vernic_reply *reply;

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <vernic/control.h>
@@ -111,25 +110,14 @@ static const char help[] =
 static int ask(int fd, const char *path, const struct vernic_request *request, const char *what,
 	       uint32_t *handle)
 {
-	struct {
-		struct vernic_reply reply;
-		char text[512];
-	} answer = {0};
-	ssize_t n;
+	struct cli_answer answer;
 
-	if (send(fd, request, sizeof(*request), MSG_NOSIGNAL) < 0)
-		return cli_fail("cannot ask the daemon at %s: %s", path, strerror(errno));
-	do {
-		n = recv(fd, &answer, sizeof(answer) - 1, 0);
-	} while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return cli_fail("no answer from the daemon at %s: %s", path, strerror(errno));
-	if (n < (ssize_t)sizeof(answer.reply))
-		return cli_fail("the daemon at %s closed the connection", path);
+	if (cli_ask(fd, path, request, &answer) != CLI_OK)
+		return CLI_FAILED;
 	*handle = answer.reply.handle;
 	if (answer.reply.status == 0)
 		return CLI_OK;
-	if (n > (ssize_t)sizeof(answer.reply))
+	if (answer.text[0])
 		return cli_fail("fault rule '%s': %s", what, answer.text);
 	if (answer.reply.status == ENOSPC)
 		return cli_fail("fault rule '%s': there are %d rules already", what,
