@@ -92,6 +92,7 @@ int handle_import_device(struct client *c, struct message *m)
 /* ibv_import_pd(3) */
 int handle_import_pd(struct client *c, struct message *m)
 {
+	m->reply->handle = m->req->handle;
 	return handle_get(&c->shared->pds, m->req->handle) != NULL ? 0 : -EINVAL;
 }
 

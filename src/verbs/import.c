@@ -12,22 +12,8 @@
 struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
 {
 	struct vernic_request req = {.command = VERNIC_CMD_IMPORT_PD, .handle = pd_handle};
-	struct vernic_reply reply;
-	struct pd *pd;
-	int error;
 
-	pd = calloc(1, sizeof(*pd));
-	if (!pd)
-		return NULL;
-	error = control_call(to_context(context), &req, &reply, NULL, 0);
-	if (error) {
-		free(pd);
-		errno = error;
-		return NULL;
-	}
-	pd->ibv.context = context;
-	pd->ibv.handle = pd_handle;
-	return &pd->ibv;
+	return pd_make(context, &req);
 }
 
 void ibv_unimport_pd(struct ibv_pd *pd)

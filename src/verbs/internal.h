@@ -450,6 +450,9 @@ int mapping_find(const void *addr, size_t length, uint64_t *offset);
 /* What the program's allocator is told that memory is for: the low half of its resource_type. */
 enum pd_resource { PD_RESOURCE_QP = 1, PD_RESOURCE_CQ, PD_RESOURCE_SRQ, PD_RESOURCE_WQ };
 
+/* A PD of this process, of what the daemon makes or shares on request. @return NULL and errno */
+struct ibv_pd *pd_make(struct ibv_context *context, const struct vernic_request *req);
+
 struct ibv_pd *pd_alloc_parent(struct ibv_context *context,
 			       struct ibv_parent_domain_init_attr *attr);
 struct ibv_td *td_alloc(struct ibv_context *context, struct ibv_td_init_attr *attr);

@@ -20,9 +20,8 @@ static struct td *to_td(struct ibv_td *td)
 	return (struct td *)td;
 }
 
-struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+struct ibv_pd *pd_make(struct ibv_context *context, const struct vernic_request *req)
 {
-	struct vernic_request req = {.command = VERNIC_CMD_ALLOC_PD};
 	struct vernic_reply reply;
 	struct pd *pd;
 	int error;
@@ -30,7 +29,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	pd = calloc(1, sizeof(*pd));
 	if (!pd)
 		return NULL;
-	error = control_call(to_context(context), &req, &reply, NULL, 0);
+	error = control_call(to_context(context), req, &reply, NULL, 0);
 	if (error) {
 		free(pd);
 		errno = error;
@@ -39,6 +38,13 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	pd->ibv.context = context;
 	pd->ibv.handle = reply.handle;
 	return &pd->ibv;
+}
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct vernic_request req = {.command = VERNIC_CMD_ALLOC_PD};
+
+	return pd_make(context, &req);
 }
 
 /* Frees a parent domain that nothing was made on, or is any more. */
