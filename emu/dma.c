@@ -460,6 +460,19 @@ static void copy_bytes(uint8_t *to, const uint8_t *from, size_t len)
 }
 
 /*
+ * @return where in the bounce buffer a piece goes: behind what is there, but not where the copy in
+ * or the copy out would be slow
+ */
+static size_t bounce_place(const struct dma *dma, uint64_t src, uint64_t dst, size_t len)
+{
+	uint64_t place = (uintptr_t)dma->bounce + dma->bounce_used;
+
+	while (len >= DMA_LONG && (dma_slow_copy(place, src) || dma_slow_copy(dst, place)))
+		place += DMA_SLOW;
+	return place - (uintptr_t)dma->bounce;
+}
+
+/*
  * Puts one piece into the batch.
  * @src, @dst: where it is
  * @len: bytes wanted, > 0
@@ -470,6 +483,7 @@ static size_t plan_piece(struct dma *dma, const struct dma_segment *src,
 			 const struct dma_segment *dst, size_t len, bool copy)
 {
 	uint8_t *from = (uint8_t *)(uintptr_t)src->addr, *to = (uint8_t *)(uintptr_t)dst->addr;
+	size_t start;
 
 	if (dma->reads.count == MAX_PIECES || dma->writes.count == MAX_PIECES)
 		return 0;
@@ -507,15 +521,16 @@ static size_t plan_piece(struct dma *dma, const struct dma_segment *src,
 		add_piece(&dma->reads, src->mm, to, src->addr, len, false);
 		return len;
 	}
-	if (len > dma->bounce_size - dma->bounce_used)
-		len = dma->bounce_size - dma->bounce_used;
-	if (len == 0)
+	start = bounce_place(dma, src->addr, dst->addr, len);
+	if (start >= dma->bounce_size)
 		return 0;
-	to = dma->bounce + dma->bounce_used;
+	if (len > dma->bounce_size - start)
+		len = dma->bounce_size - start;
+	to = dma->bounce + start;
 	if (!add_write(dma, dst->mm, to, dst->addr, len, true))
 		return 0;
 	add_piece(&dma->reads, src->mm, to, src->addr, len, true);
-	dma->bounce_used += len;
+	dma->bounce_used = start + len;
 	return len;
 }
 

@@ -36,6 +36,19 @@ struct mm;
 struct qp;
 struct dma;
 
+#define DMA_LONG 1024 /* bytes: where it begins to matter how fast a copy is */
+#define DMA_SLOW 64   /* bytes: see dma_slow_copy() */
+
+/*
+ * @return whether a copy would be slow: the instruction by which kernels copy takes up to 20 times
+ * as long on some CPUs (AMD Zen 3) when, in its page, the destination begins a little behind the
+ * source (docs/performance.md)
+ */
+static inline bool dma_slow_copy(uint64_t to, uint64_t from)
+{
+	return (to - from - 1) % 4096 < DMA_SLOW - 1;
+}
+
 struct dma_segment {
 	struct mm *mm; /* NULL: the daemon's own memory */
 	uint64_t addr;

@@ -45,7 +45,8 @@ struct io_counters {
 	uint64_t rx_dropped; /* datagrams that did not fit a buffer */
 };
 
-#define IO_TX_BUFFER 65536 /* bytes of a send buffer */
+#define IO_TX_SLACK 4096 /* bytes: what is sent may begin anywhere in the first of a send buffer */
+#define IO_TX_BUFFER (65536 + IO_TX_SLACK) /* bytes of a send buffer */
 
 /*
  * @wake_fd: an eventfd that ends io_sleep(); io drains it
@@ -85,6 +86,7 @@ unsigned int io_tx_available(const struct io *io);
 
 /*
  * Queues a buffer of io_tx_buffer() for sending; the io frees it when it is sent.
+ * @buffer: where in it the bytes begin
  * @len: bytes; 0: gives the buffer back unsent
  * @segment: UDP_SEGMENT size; 0 or >= len: one datagram
  * @tos: IPv4 TOS or IPv6 traffic class, 0: the socket's default

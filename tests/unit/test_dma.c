@@ -24,6 +24,8 @@ static struct mm mms[AREAS];
 static unsigned int calls;
 static const uint8_t *untouched; /* NULL, or a byte that is 0 while clients are written to */
 
+static bool no_slow_copies;
+
 /* Copies between two iovec lists; remote ones are checked and translated. */
 static int move(struct mm *mm, const struct iovec *local, unsigned nlocal,
 		const struct iovec *remote, unsigned nremote, bool write)
@@ -48,6 +50,9 @@ static int move(struct mm *mm, const struct iovec *local, unsigned nlocal,
 			n = remote[r].iov_len - ro;
 		if (addr + n > mm->limit)
 			return -EFAULT;
+		if (no_slow_copies && n >= DMA_LONG)
+			ck_assert(write ? !dma_slow_copy(addr, (uintptr_t)p)
+					: !dma_slow_copy((uintptr_t)p, addr));
 		if (write)
 			memcpy(mm->memory + addr, p, n);
 		else
@@ -458,6 +463,34 @@ START_TEST(batches)
 }
 END_TEST
 
+/* Wherever buffers lie in their pages, the bounce buffer is not where a copy would be slow. */
+START_TEST(places)
+{
+	static const uint32_t at[] = {0, 1, 16, 63, 64, 100, 2048, 4032, 4080, 4095};
+	struct dma *dma = dma_create(&backend, 65536);
+	unsigned n = sizeof(at) / sizeof(at[0]);
+
+	begin();
+	no_slow_copies = true;
+	for (unsigned i = 0; i < n * n * n; i++) {
+		const uint32_t lens[] = {1024 + at[i % n] % 100, 3000}, src = at[i / n % n];
+
+		for (unsigned k = 0; k < 2; k++) {
+			struct dma_op *op = dma_submit(dma);
+
+			op->src = (struct dma_list){dma_segments(dma, 1), 1, lens[k]};
+			op->src.seg[0] = segment(&mms[1], src, lens[k]);
+			op->dst = (struct dma_list){dma_segments(dma, 1), 1, lens[k]};
+			op->dst.seg[0] = segment(&mms[2], at[i / n / n], lens[k]);
+		}
+		dma_flush(dma);
+		ck_assert_mem_eq(mms[2].memory + at[i / n / n], mms[1].memory + src, 3000);
+	}
+	no_slow_copies = false;
+	dma_destroy(dma);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("dma");
@@ -473,6 +506,7 @@ int main(void)
 	tcase_add_loop_test(tc, mapped_in_order, 0, 2);
 	tcase_add_test(tc, slices);
 	tcase_add_test(tc, scratch);
+	tcase_add_test(tc, places);
 	tcase_add_test(tc, batches);
 	suite_add_tcase(s, tc);
 	srunner_run_all(r, CK_NORMAL);
