@@ -40,7 +40,8 @@ enum device_feature {
 	DEVICE_XRC = 1 << 4,
 	DEVICE_SRQ_RESIZE = 1 << 5,
 	DEVICE_FLUSH = 1 << 6, /* FLUSH and ATOMIC WRITE (IBTA A19) */
-	DEVICE_FEATURES_ALL = (1 << 7) - 1,
+	DEVICE_PACING = 1 << 7, /* rate limits of QPs */
+	DEVICE_FEATURES_ALL = (1 << 8) - 1,
 };
 
 struct device {

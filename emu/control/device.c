@@ -183,6 +183,7 @@ int handle_query_device(struct client *c, struct message *m)
 						    VERNIC_DEVICE_FLUSH_PERSISTENT |
 						    VERNIC_DEVICE_ATOMIC_WRITE;
 	m->reply->query_device.max_dm = device_has(dev, DEVICE_MEMORY) ? VERNIC_MAX_DM : 0;
+	m->reply->query_device.pacing = device_has(dev, DEVICE_PACING);
 	m->reply->query_device.odp = device_has(dev, DEVICE_ODP);
 	return 0;
 }

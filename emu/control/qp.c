@@ -86,6 +86,7 @@ struct qp_call {
 	/* modify, query, destroy */
 	struct ibv_qp_attr attr;
 	uint32_t attr_mask;
+	uint32_t max_burst;
 	/* results */
 	uint32_t qpn;
 	uint32_t state;
@@ -121,6 +122,8 @@ static int qp_modify_call(void *arg)
 	int err;
 
 	err = qp_modify(call->qp, &call->attr, (int)call->attr_mask);
+	if (err == 0 && call->attr_mask & IBV_QP_RATE_LIMIT && call->max_burst != 0)
+		pacer_set(call->qp, call->attr.rate_limit, call->max_burst);
 	call->srq_slot = VERNIC_NO_SLOT;
 	if (call->qp->state == IBV_QPS_RESET)
 		call->srq_slot = qp_take_srq_slot(call->qp);
@@ -308,7 +311,7 @@ fail:
 	return err;
 }
 
-/* ibv_modify_qp(3); masks and values are the transport's to check */
+/* ibv_modify_qp(3), ibv_modify_qp_rate_limit(3); masks and values are the transport's to check */
 int handle_modify_qp(struct client *c, struct message *m)
 {
 	struct host_qp *qp = handle_get(&c->qps, m->req->handle);
@@ -317,11 +320,15 @@ int handle_modify_qp(struct client *c, struct message *m)
 
 	if (qp == NULL)
 		return -EINVAL;
+	if (m->req->modify_qp.attr_mask & IBV_QP_RATE_LIMIT &&
+	    !device_has(&c->device->dev, DEVICE_PACING))
+		return -EOPNOTSUPP;
 	call = (struct qp_call){
 		.worker = qp->worker,
 		.qp = qp->qp,
 		.attr = m->req->modify_qp.attr,
 		.attr_mask = m->req->modify_qp.attr_mask,
+		.max_burst = m->req->modify_qp.max_burst,
 	};
 	err = worker_call(qp->worker, qp_modify_call, &call);
 	m->reply->modify_qp.state = call.state;

@@ -177,8 +177,12 @@ static uint64_t train_octets(const struct train *t)
 
 void engine_tx(struct qp *qp, const struct train *t)
 {
+	uint64_t octets = train_octets(t);
+
 	qp->counters.sent_pkts += t->count;
-	qp->counters.xmit_data += train_octets(t) / 4;
+	qp->counters.xmit_data += octets / 4;
+	if (qp->pacer && kind_is_request(t->kind))
+		pacer_sent(qp->pacer, qp->engine->now, octets);
 	qp->engine->sent |= t->path->route == ROUTE_UDP;
 	qp->engine->ops->tx(qp->engine, qp, t);
 }

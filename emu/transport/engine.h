@@ -227,6 +227,7 @@ struct engine {
 	struct cds_list_head budgets; /* of congestion.h */
 	uint32_t budget_count;
 	uint32_t cq_timers; /* CQs whose events it may put off */
+	uint32_t pacers;    /* QPs with a rate limit */
 };
 
 /* @return 0 or -ENOMEM. dma stays the caller's. */
@@ -276,10 +277,10 @@ void engine_get_counters(const struct engine *e, struct engine_counters *c);
  */
 void engine_not_sent(struct engine *e, const struct train *t, uint32_t count);
 
-/* @return how many timers may be armed: those of QPs, budgets and CQs, and the faults' one */
+/* @return how many timers may be armed: those of QPs, budgets, CQs, pacers, and the faults' one */
 static inline uint32_t engine_timers(const struct engine *e)
 {
-	return e->qp_count + e->budget_count + e->cq_timers + 1;
+	return e->qp_count + e->budget_count + e->cq_timers + e->pacers + 1;
 }
 
 /* @return ns: when a wait that begins now begins */

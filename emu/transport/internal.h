@@ -79,6 +79,12 @@ static inline bool kind_has_response(unsigned int kind)
 	return kind_returns_data(kind) || kind == KIND_FLUSH || kind == KIND_ATOMIC_WRITE;
 }
 
+/* @return whether trains of a kind are a requester's */
+static inline bool kind_is_request(unsigned int kind)
+{
+	return kind == KIND_SEND || kind == KIND_WRITE || kind_has_response(kind);
+}
+
 /* @return whether the QP is the responding half of a XRC connection */
 static inline bool qp_is_xrc_target(const struct qp *qp)
 {

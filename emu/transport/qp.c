@@ -98,6 +98,7 @@ void qp_destroy(struct qp *qp)
 	release(qp);
 	responder_return_wqe(qp);
 	congestion_detach(qp);
+	pacer_set(qp, 0, 0);
 	engine_unlink(qp->engine, qp);
 	engine_remove_qp(qp->engine, qp);
 	free(qp->req.entry);
@@ -119,6 +120,7 @@ static void reset(struct qp *qp)
 {
 	responder_return_wqe(qp);
 	congestion_detach(qp);
+	pacer_set(qp, 0, 0);
 	engine_unlink(qp->engine, qp);
 	qp->epoch++;
 	memset(&qp->attr, 0, sizeof(qp->attr));
@@ -184,6 +186,8 @@ static void apply(struct qp *qp, const struct ibv_qp_attr *a, int mask)
 		qp->req.retry_left = to->retry_cnt = a->retry_cnt;
 	if (mask & IBV_QP_RNR_RETRY)
 		qp->req.rnr_left = to->rnr_retry = a->rnr_retry;
+	if (mask & IBV_QP_RATE_LIMIT)
+		to->rate_limit = a->rate_limit;
 	if (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY)
 		qp->sqd_event = a->en_sqd_async_notify != 0;
 	if (mask & IBV_QP_AV) {
@@ -212,6 +216,11 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attr, int attr_mask)
 		if (from != IBV_QPS_ERR)
 			qp_error(qp, -1);
 		return 0;
+	}
+	if (attr_mask & IBV_QP_RATE_LIMIT) {
+		err = pacer_set(qp, attr->rate_limit, 0);
+		if (err)
+			return err;
 	}
 	apply(qp, attr, attr_mask);
 	if (next == from)

@@ -8,6 +8,7 @@
 
 #include "congestion.h"
 #include "engine.h"
+#include "pacing.h"
 
 /* What the host knows when it makes a QP. Ring memory outlives the QP. */
 struct qp_params {
@@ -204,6 +205,7 @@ struct qp {
 	struct timer timer;
 	struct qp_counters counters;
 	struct congestion cong;
+	struct pacer *pacer; /* NULL: no rate limit */
 	struct requester req;
 	struct responder resp;
 	struct qp_hold *hold; /* what faults hold back of it; NULL: nothing */
@@ -218,7 +220,7 @@ int qp_create(struct engine *e, const struct qp_params *params, struct qp **out)
 
 /*
  * Changes state and attributes as ibv_modify_qp(3), masks checked against its tables.
- * @return 0, or -EINVAL with nothing changed
+ * @return 0, or -EINVAL, -ENOMEM with nothing changed
  */
 int qp_modify(struct qp *qp, const struct ibv_qp_attr *attr, int attr_mask);
 

@@ -81,14 +81,20 @@ static const struct transition transitions[STATES][STATES] = {
 				     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 					     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
 				     IBV_QP_TIMEOUT | IBV_QP_SQ_PSN},
-			.optional = {RTS_OPTIONAL_RC, RTS_OPTIONAL_UC, RTS_OPTIONAL_UD,
-				     RTS_OPTIONAL_XRC_SEND, RTS_OPTIONAL_XRC_RECV},
+			.optional = {RTS_OPTIONAL_RC | IBV_QP_RATE_LIMIT,
+				     RTS_OPTIONAL_UC | IBV_QP_RATE_LIMIT,
+				     RTS_OPTIONAL_UD | IBV_QP_RATE_LIMIT,
+				     RTS_OPTIONAL_XRC_SEND | IBV_QP_RATE_LIMIT,
+				     RTS_OPTIONAL_XRC_RECV},
 		},
 	[IBV_QPS_RTS][IBV_QPS_RTS] =
 		{
 			.valid = true,
-			.optional = {RTS_OPTIONAL_RC, RTS_OPTIONAL_UC, RTS_OPTIONAL_UD,
-				     RTS_OPTIONAL_XRC_SEND, RTS_OPTIONAL_XRC_RECV},
+			.optional = {RTS_OPTIONAL_RC | IBV_QP_RATE_LIMIT,
+				     RTS_OPTIONAL_UC | IBV_QP_RATE_LIMIT,
+				     RTS_OPTIONAL_UD | IBV_QP_RATE_LIMIT,
+				     RTS_OPTIONAL_XRC_SEND | IBV_QP_RATE_LIMIT,
+				     RTS_OPTIONAL_XRC_RECV},
 		},
 	[IBV_QPS_RTS][IBV_QPS_SQD] =
 		{
@@ -166,6 +172,7 @@ static bool values_are_good(const struct device *dev, const struct ibv_qp_attr *
 		 (mask & IBV_QP_TIMEOUT && a->timeout > 31) ||
 		 (mask & IBV_QP_RETRY_CNT && a->retry_cnt > 7) ||
 		 (mask & IBV_QP_RNR_RETRY && a->rnr_retry > 7) ||
+		 (mask & IBV_QP_RATE_LIMIT && a->rate_limit > VERNIC_MAX_RATE) ||
 		 (mask & IBV_QP_ALT_PATH) || /* no second port to migrate to */
 		 (mask & IBV_QP_PATH_MIG_STATE && a->path_mig_state != IBV_MIG_MIGRATED));
 }

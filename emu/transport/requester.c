@@ -474,6 +474,8 @@ static uint32_t send_rd_request(struct qp *qp, struct send_entry *entry)
 
 	if (in_flight && window_room(qp, packets) < packets)
 		return 0;
+	if (qp->pacer && pacer_room(qp) == 0)
+		return 0;
 	if (!rd_room(qp) || congestion_room(qp, BUDGET_IN, packets * entry->unit) == 0)
 		return 0;
 	qp_fill_train(qp, &t, entry->kind);
@@ -524,6 +526,10 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	struct train t;
 	uint32_t len, room;
 
+	if (qp->pacer) {
+		room = pacer_room(qp);
+		most = room < most ? room : most;
+	}
 	packets = window_room(qp, packets < most ? packets : most);
 	if (packets == 0)
 		return -1;

@@ -75,6 +75,8 @@ bool ud_run(struct qp *qp)
 		if (qp->path.route != ROUTE_NONE &&
 		    !qp->engine->ops->tx_ready(qp->engine, &qp->path))
 			return true;
+		if (qp->pacer && pacer_room(qp) == 0)
+			return false;
 		entry = requester_begin(qp, &wqe);
 		if (entry->status == IBV_WC_SUCCESS)
 			entry->status = ud_send(qp, &wqe, entry);

@@ -263,6 +263,7 @@ struct vernic_request {
 		} open_qp;
 		struct {
 			uint32_t attr_mask; /* enum ibv_qp_attr_mask */
+			uint32_t max_burst; /* IBV_QP_RATE_LIMIT: bytes; 0: the daemon chooses */
 			struct ibv_qp_attr attr;
 		} modify_qp;
 		/*
@@ -350,7 +351,7 @@ struct vernic_reply {
 			uint64_t cap_flags; /* device_cap_flags_ex, all of it */
 			uint64_t max_dm;    /* bytes */
 			uint32_t odp;	    /* not 0: on-demand paging works */
-			uint32_t reserved;
+			uint32_t pacing;    /* not 0: QPs may have a rate limit */
 		} query_device;
 		struct ibv_port_attr query_port;
 		struct {

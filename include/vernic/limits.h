@@ -4,7 +4,7 @@
 #define VERNIC_LIMITS_H
 
 /* Raised whenever a message or ring layout below include/vernic/ changes. */
-#define VERNIC_ABI_VERSION 4u
+#define VERNIC_ABI_VERSION 5u
 
 #define VERNIC_MAX_WORKERS 16	    /* worker index is QPN bits 0..3 */
 #define VERNIC_MAX_SGE 32	    /* scatter/gather elements of one WR */
@@ -18,6 +18,7 @@
 #define VERNIC_MAX_RWQ_LOG 5	    /* log2 of the WQs in one such table */
 #define VERNIC_MAX_MSG_SIZE (1u << 30) /* bytes; the message size limit of RC and UC */
 #define VERNIC_MAX_RD_ATOMIC 16	    /* READs and atomics outstanding, each direction */
+#define VERNIC_MAX_RATE 100000000u /* kbit/s; the highest rate limit of a QP: the port's speed */
 #define VERNIC_NAME_MAX 64	    /* IBV_SYSFS_NAME_MAX */
 #define VERNIC_GID_MAX 64	    /* GID table entries of a port */
 #define VERNIC_MAX_DEVICES 64	    /* devices of a daemon */

@@ -274,6 +274,7 @@ static void set_operations(struct context *ctx)
 	v->alloc_parent_domain = pd_alloc_parent;
 	v->create_cq_ex = cq_create_ex;
 	v->create_qp_ex = qp_create_ex;
+	v->modify_qp_rate_limit = qp_modify_rate_limit;
 	v->get_srq_num = srq_get_num;
 	v->advise_mr = mr_advise;
 	v->alloc_null_mr = mr_alloc_null;

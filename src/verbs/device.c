@@ -172,6 +172,15 @@ static void fill_odp_caps(struct ibv_device_attr_ex *attr)
 		attr->xrc_odp_caps = all;
 }
 
+/* Rate limits of QPs: of all that have a requester. */
+static void fill_pacing_caps(struct ibv_packet_pacing_caps *caps)
+{
+	caps->qp_rate_limit_min = 1;
+	caps->qp_rate_limit_max = VERNIC_MAX_RATE;
+	caps->supported_qpts = 1u << IBV_QPT_RC | 1u << IBV_QPT_UC | 1u << IBV_QPT_UD |
+			       1u << IBV_QPT_XRC_SEND;
+}
+
 int device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		    struct ibv_device_attr_ex *attr, size_t size)
 {
@@ -201,6 +210,8 @@ int device_query_ex(struct ibv_context *context, const struct ibv_query_device_e
 	all.max_dm_size = reply.query_device.max_dm;
 	if (reply.query_device.odp)
 		fill_odp_caps(&all);
+	if (reply.query_device.pacing)
+		fill_pacing_caps(&all.packet_pacing_caps);
 	memset(attr, 0, size);
 	memcpy(attr, &all, size < sizeof(all) ? size : sizeof(all));
 	return 0;

@@ -558,6 +558,8 @@ void cq_clean(struct cq *cq, uint32_t qp_index, uint32_t qp_num, struct srq *srq
 void cq_clean_xrc(struct cq *cq, const struct srq *srq);
 
 struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+/* ibv_modify_qp_rate_limit(3) */
+int qp_modify_rate_limit(struct ibv_qp *ibqp, struct ibv_qp_rate_limit_attr *attr);
 struct ibv_qp *qp_open(struct ibv_context *context, struct ibv_qp_open_attr *attr);
 
 struct ibv_srq *srq_create_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);

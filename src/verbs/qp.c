@@ -359,6 +359,21 @@ int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask)
 	return 0;
 }
 
+int qp_modify_rate_limit(struct ibv_qp *ibqp, struct ibv_qp_rate_limit_attr *attr)
+{
+	struct vernic_request req = {.command = VERNIC_CMD_MODIFY_QP, .handle = ibqp->handle};
+	struct vernic_reply reply;
+
+	/* They say how a limit is kept to: without one they say nothing. */
+	if (attr->rate_limit == 0 && (attr->max_burst_sz || attr->typical_pkt_sz))
+		return EINVAL;
+	req.modify_qp.attr_mask = IBV_QP_RATE_LIMIT;
+	req.modify_qp.attr.rate_limit = attr->rate_limit;
+	req.modify_qp.max_burst = attr->max_burst_sz;
+	/* The typical packet is for adapters that do not count each one's bytes. */
+	return control_call(to_context(ibqp->context), &req, &reply, NULL, 0);
+}
+
 int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask,
 		 struct ibv_qp_init_attr *init_attr)
 {

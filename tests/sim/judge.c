@@ -572,10 +572,27 @@ static void answer_tx(struct side *s, const struct train *t)
 		   'A' + (int)s->host->id, s->index, t->psn);
 }
 
+/* A rate limit holds for payload, whatever headers cost. */
+static void check_rate(struct side *s, const struct train *t)
+{
+	struct world *w = s->host->world;
+
+	s->paced -= (double)(w->now - s->paced_at) * s->rate / 8e6;
+	if (s->paced < 0)
+		s->paced = 0;
+	s->paced += t->payload.len;
+	s->paced_at = w->now;
+	if (s->paced > s->burst + 1)
+		world_fail(w, "%c%u: %.0f bytes in a burst of %u, at %u kbit/s",
+			   'A' + (int)s->host->id, s->index, s->paced, s->burst, s->rate);
+}
+
 void judge_tx(struct host *h, struct qp *qp, const struct train *t)
 {
 	struct side *s = side_of(h->world->prog, qp);
 
+	if (s->rate && (t->kind == KIND_SEND || t->kind == KIND_WRITE))
+		check_rate(s, t);
 	if (!train_is_good(h->world, qp, t) || s->type == IBV_QPT_UD)
 		return;
 	switch (t->kind) {
@@ -872,7 +889,7 @@ static void check_stuck(struct side *s, const struct qp *qp)
 		world_fail(s->host->world, "%c%u: waits for an answer without a timer",
 			   'A' + (int)s->host->id, s->index);
 	else if (unsent && !outstanding && !r->rnr_wait && !timer_armed(&qp->timer) &&
-		 !qp->queued && !qp->cong.waits)
+		 !qp->queued && !qp->cong.waits && !(qp->pacer && timer_armed(&qp->pacer->timer)))
 		world_fail(s->host->world, "%c%u: has something to send and waits for nothing",
 			   'A' + (int)s->host->id, s->index);
 	else if (qp->state == IBV_QPS_SQD && s->drain_asked && r->una == r->begun &&
@@ -1448,7 +1465,7 @@ void judge_rest(struct program *g)
 			judge_flushed(s);
 		if (qp->state == IBV_QPS_RTS)
 			check_qp_at_rest(s, qp);
-		if (timer_armed(&qp->timer))
+		if (timer_armed(&qp->timer) || (qp->pacer && timer_armed(&qp->pacer->timer)))
 			world_fail(w, "%c%u: a timer is armed", 'A' + (int)s->host->id, s->index);
 		if (!is_reliable(s) && s->reported != s->cqes_due)
 			world_fail(w, "%c%u: %u messages received, %u reported",

@@ -14,6 +14,7 @@
 	M(timer_forgotten, "a timeout does not start the timer again")                 \
 	M(failed_out_of_turn, "a NAK fails the oldest WQE, whichever it was for")      \
 	M(local_forgotten, "a LOCAL_INV completes and has done nothing")               \
+	M(pacing_ignored, "a QP with a rate limit sends faster")                       \
 	/* completer */                                                                \
 	M(ack_one_too_many, "an ACK acknowledges the packet behind it too")            \
 	M(nak_wrong_psn, "a sequence NAK makes it go on one packet too late")          \

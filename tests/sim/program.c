@@ -695,6 +695,27 @@ static void register_side(struct side *s)
 	s->local_gone = s->hot_gone = false;
 }
 
+/* Gives some QPs in RTS a rate limit: a train, a packet or something between in a burst. */
+static void limit_rate(struct side *s)
+{
+	struct qp *qp = s->qp.qp;
+	struct rng own = {(uint64_t)s->lives << 32 | (qp->attr.sq_psn ^ s->index)}, *r = &own;
+	uint32_t least = qp->mtu + 64;
+
+	s->rate = s->burst = 0;
+	s->paced = 0;
+	if (s->prog->gentle || !rng_chance(r, 0.2))
+		return;
+	s->rate = 100000 + rng_below(r, 4000000);
+	s->burst = rng_below(r, 30000);
+	if (pacer_set(qp, s->rate, s->burst))
+		world_fail(s->host->world, "no memory for a rate limit");
+	if (s->burst == 0)
+		s->burst = 65536 > s->rate / 8 ? 65536 : s->rate / 8;
+	if (s->burst < least)
+		s->burst = least;
+}
+
 /* Brings a side's QP, in RESET, to RTS. */
 static void connect_side(struct side *s, uint32_t psn, uint32_t peer_psn)
 {
@@ -745,6 +766,8 @@ static void connect_side(struct side *s, uint32_t psn, uint32_t peer_psn)
 		     (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 				      IBV_QP_MAX_QP_RD_ATOMIC
 			 : 0));
+	if (s->type != IBV_QPT_XRC_RECV)
+		limit_rate(s);
 	world_trace(s->host->world, "%c%u: connected, qp %#x psn %u peer's %u mtu %u",
 		    'A' + (int)s->host->id, s->index, s->qp.qp->qpn, psn, peer_psn, s->mtu);
 }

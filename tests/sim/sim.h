@@ -428,6 +428,9 @@ struct side {
 	uint32_t max_rd, max_dest_rd;
 	uint8_t rnr_retry, retry_cnt;
 	bool sig_all;
+	uint32_t rate, burst; /* rate limit, kbit/s, 0: none; octets that may leave at once */
+	double paced;	      /* octets of payload ahead of the rate, */
+	uint64_t paced_at;    /* ns: at this time */
 	/* operations */
 	struct op *op;
 	uint32_t ops; /* to post */

@@ -28,6 +28,7 @@ struct step {
 #define OPT_UC (IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE)
 #define OPT_RC (OPT_UC | IBV_QP_MIN_RNR_TIMER)
 #define OPT_UD (IBV_QP_CUR_STATE | IBV_QP_QKEY)
+#define RATE IBV_QP_RATE_LIMIT
 #define NOTIFY IBV_QP_EN_SQD_ASYNC_NOTIFY
 
 static const struct step steps[] = {
@@ -41,8 +42,8 @@ static const struct step steps[] = {
 	{IBV_QPS_RTR,
 	 IBV_QPS_RTS,
 	 {RTS_RC, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN},
-	 {OPT_RC, OPT_UC, OPT_UD}},
-	{IBV_QPS_RTS, IBV_QPS_RTS, {0, 0, 0}, {OPT_RC, OPT_UC, OPT_UD}},
+	 {OPT_RC | RATE, OPT_UC | RATE, OPT_UD | RATE}},
+	{IBV_QPS_RTS, IBV_QPS_RTS, {0, 0, 0}, {OPT_RC | RATE, OPT_UC | RATE, OPT_UD | RATE}},
 	{IBV_QPS_RTS, IBV_QPS_SQD, {0, 0, 0}, {NOTIFY, NOTIFY, NOTIFY}},
 	{IBV_QPS_SQD, IBV_QPS_RTS, {0, 0, 0}, {OPT_RC, OPT_UC, OPT_UD}},
 	{IBV_QPS_RTS, IBV_QPS_ERR, {0, 0, 0}, {0, 0, 0}},
@@ -72,6 +73,7 @@ static struct ibv_qp_attr good_attr(const struct env *e, const struct ibv_qp *qp
 		.timeout = 18,
 		.retry_cnt = 6,
 		.rnr_retry = 5,
+		.rate_limit = 100000,
 	};
 }
 

@@ -12,7 +12,7 @@
 
 /* Whether a device has them. */
 struct features {
-	bool windows, odp, memory, xrc, srq_resize, flush;
+	bool windows, odp, memory, xrc, srq_resize, flush, pacing;
 };
 
 /* What ibv_query_device() says of each. */
@@ -40,7 +40,8 @@ static const struct expected {
 	  .memory = true,
 	  .xrc = true,
 	  .srq_resize = true,
-	  .flush = true}},
+	  .flush = true,
+	  .pacing = true}},
 	{"connectx",
 	 65536,
 	 16384,
@@ -358,9 +359,30 @@ static void flush(struct env *e, const struct ibv_device_attr_ex *attr, bool has
 	}
 }
 
-/* What a device has or has not: it says so, and it is so. */
-static void features(struct env *e, const struct features *has)
+static void pacing(struct env *e, const struct expected *x, const struct ibv_device_attr_ex *attr)
 {
+	struct ibv_qp_rate_limit_attr limit = {.rate_limit = 1000};
+	struct ibv_qp_attr qattr = {.rate_limit = 1000};
+	struct ibv_qp_init_attr init = env_qp_attr(e);
+	struct ibv_qp *a, *b;
+
+	init.cap.max_inline_data = 0;
+	a = ibv_create_qp(e->pd, &init);
+	b = ibv_create_qp(e->pd, &init);
+	CHECK(a && b);
+	connect_most(e, x, a, b);
+	CHECK_EQ(attr->packet_pacing_caps.supported_qpts != 0, x->has.pacing);
+	CHECK_EQ(attr->packet_pacing_caps.qp_rate_limit_max != 0, x->has.pacing);
+	CHECK_EQ(ibv_modify_qp_rate_limit(a, &limit), x->has.pacing ? 0 : EOPNOTSUPP);
+	CHECK_EQ(ibv_modify_qp(a, &qattr, IBV_QP_RATE_LIMIT), x->has.pacing ? 0 : EOPNOTSUPP);
+	CHECK_EQ(ibv_destroy_qp(a), 0);
+	CHECK_EQ(ibv_destroy_qp(b), 0);
+}
+
+/* What a device has or has not: it says so, and it is so. */
+static void features(struct env *e, const struct expected *x)
+{
+	const struct features *has = &x->has;
 	struct ibv_device_attr_ex attr;
 
 	CHECK_EQ(ibv_query_device_ex(e->ctx, NULL, &attr), 0);
@@ -370,6 +392,7 @@ static void features(struct env *e, const struct features *has)
 	xrc(e, &attr.orig_attr, has->xrc);
 	srq_resize(e, &attr.orig_attr, has->srq_resize);
 	flush(e, &attr, has->flush);
+	pacing(e, x, &attr);
 }
 
 int main(int argc, char **argv)
@@ -394,7 +417,7 @@ int main(int argc, char **argv)
 	queried(&e, x);
 	enforced(&e, x);
 	connected(&e, x);
-	features(&e, &x->has);
+	features(&e, x);
 	env_close(&e);
 	return 0;
 }
