@@ -41,7 +41,8 @@ enum device_feature {
 	DEVICE_SRQ_RESIZE = 1 << 5,
 	DEVICE_FLUSH = 1 << 6, /* FLUSH and ATOMIC WRITE (IBTA A19) */
 	DEVICE_PACING = 1 << 7, /* rate limits of QPs */
-	DEVICE_FEATURES_ALL = (1 << 8) - 1,
+	DEVICE_BLOCK_LOOPBACK = 1 << 8, /* IBV_QP_CREATE_BLOCK_SELF_MCAST_LB */
+	DEVICE_FEATURES_ALL = (1 << 9) - 1,
 };
 
 struct device {

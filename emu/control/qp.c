@@ -176,6 +176,25 @@ static int qp_check_type(const struct device *dev, uint32_t type, bool srq)
 	}
 }
 
+/*
+ * A QP never gets what it sends to a group itself, whether it asks for that or not; the other flags
+ * are for raw packets, InfiniBand ports, and adapters that write to memory by PCI.
+ * @return 0; EOPNOTSUPP; EINVAL: unknown, or not of this type
+ */
+static int qp_check_flags(const struct device *dev, uint32_t type, uint32_t flags)
+{
+	const uint32_t known = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | IBV_QP_CREATE_SCATTER_FCS |
+			       IBV_QP_CREATE_CVLAN_STRIPPING | IBV_QP_CREATE_SOURCE_QPN |
+			       IBV_QP_CREATE_PCI_WRITE_END_PADDING;
+
+	if (flags & ~known)
+		return -EINVAL;
+	if (flags & ~(uint32_t)IBV_QP_CREATE_BLOCK_SELF_MCAST_LB ||
+	    (flags && !device_has(dev, DEVICE_BLOCK_LOOPBACK)))
+		return -EOPNOTSUPP;
+	return flags && type != IBV_QPT_UD ? -EINVAL : 0;
+}
+
 /* Counts a QP as a user of what it is made on, or no more. */
 static void qp_count_uses(struct host_qp *qp, uint32_t n)
 {
@@ -247,6 +266,9 @@ int handle_create_qp(struct client *c, struct message *m)
 	uint32_t index;
 	int err;
 
+	err = qp_check_flags(&c->device->dev, type, m->req->create_qp.create_flags);
+	if (err != 0)
+		return err;
 	if (type == IBV_QPT_XRC_RECV)
 		return target_create(c, m);
 	if (m->req->create_qp.srq != UINT32_MAX) {

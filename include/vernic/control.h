@@ -249,6 +249,7 @@ struct vernic_request {
 			uint32_t sq_sig_all;
 			struct ibv_qp_cap cap;
 			uint32_t xrcd; /* XRC_RECV: handle; then all above but qp_type are unused */
+			uint32_t create_flags; /* enum ibv_qp_create_flags */
 		} create_qp;
 		/*
 		 * fds passed: [0] the file that names the domain (optional: a private one).

@@ -61,10 +61,10 @@ static int check_attr(struct ibv_context *context, const struct ibv_qp_init_attr
 
 	if (attr->comp_mask & ~known)
 		return EOPNOTSUPP;
-	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr->create_flags)
-		return EOPNOTSUPP;
 	if (!post_opcodes(attr->qp_type) && attr->qp_type != IBV_QPT_XRC_RECV)
-		return EOPNOTSUPP;
+		return attr->qp_type == IBV_QPT_RAW_PACKET || attr->qp_type == IBV_QPT_DRIVER
+			       ? EOPNOTSUPP
+			       : EINVAL;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
 	    !send_ops_known(attr->qp_type, attr->send_ops_flags))
 		return EOPNOTSUPP;
@@ -143,6 +143,8 @@ static void fill_request(struct vernic_request *req, const struct ibv_qp_init_at
 {
 	*req = (struct vernic_request){.command = VERNIC_CMD_CREATE_QP};
 	req->create_qp.qp_type = attr->qp_type;
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS)
+		req->create_qp.create_flags = attr->create_flags;
 	if (attr->qp_type == IBV_QPT_XRC_RECV) {
 		req->create_qp.xrcd = ((struct xrcd *)attr->xrcd)->handle;
 		return;

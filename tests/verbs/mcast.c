@@ -19,19 +19,30 @@ struct member {
 	uint32_t slot; /* of its env's buffer, KiB */
 };
 
-/* A UD QP in RTS with receives. */
+/*
+ * A UD QP in RTS with receives. The first of each device asks not to get what it sends itself, which
+ * the others get no more than it does.
+ */
 static void member_open(struct member *m, const struct env *e, uint32_t slot, uint32_t qkey)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = qkey};
 	struct ibv_qp_init_attr init = env_qp_attr(e);
 	struct ibv_sge in = sge_at(e, 1024 * (slot + 1), 1024);
+	struct ibv_qp_init_attr_ex ex;
 
 	*m = (struct member){.e = e, .slot = slot};
 	m->cq = ibv_create_cq(e->ctx, 64, NULL, NULL, 0);
 	CHECK(m->cq);
-	init.qp_type = IBV_QPT_UD;
-	init.send_cq = init.recv_cq = m->cq;
-	m->qp = ibv_create_qp(e->pd, &init);
+	ex = (struct ibv_qp_init_attr_ex){
+		.send_cq = m->cq,
+		.recv_cq = m->cq,
+		.cap = init.cap,
+		.qp_type = IBV_QPT_UD,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.pd = e->pd,
+		.create_flags = slot == 0 ? IBV_QP_CREATE_BLOCK_SELF_MCAST_LB : 0,
+	};
+	m->qp = ibv_create_qp_ex(e->ctx, &ex);
 	CHECK(m->qp);
 	CHECK_EQ(ibv_modify_qp(m->qp, &attr,
 			       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),

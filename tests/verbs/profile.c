@@ -12,7 +12,7 @@
 
 /* Whether a device has them. */
 struct features {
-	bool windows, odp, memory, xrc, srq_resize, flush, pacing;
+	bool windows, odp, memory, xrc, srq_resize, flush, pacing, block_loopback;
 };
 
 /* What ibv_query_device() says of each. */
@@ -41,7 +41,8 @@ static const struct expected {
 	  .xrc = true,
 	  .srq_resize = true,
 	  .flush = true,
-	  .pacing = true}},
+	  .pacing = true,
+	  .block_loopback = true}},
 	{"connectx",
 	 65536,
 	 16384,
@@ -53,7 +54,7 @@ static const struct expected {
 	 956,
 	 IBV_ATOMIC_HCA,
 	 IBV_MTU_4096,
-	 {.windows = true, .odp = true, .memory = true, .xrc = true}},
+	 {.windows = true, .odp = true, .memory = true, .xrc = true, .block_loopback = true}},
 	{"rxe",
 	 65536,
 	 16384,
@@ -379,6 +380,24 @@ static void pacing(struct env *e, const struct expected *x, const struct ibv_dev
 	CHECK_EQ(ibv_destroy_qp(b), 0);
 }
 
+static void block_loopback(struct env *e, bool has)
+{
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = e->cq,
+		.recv_cq = e->cq,
+		.cap = {1, 1, 1, 1, 0},
+		.qp_type = IBV_QPT_UD,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.pd = e->pd,
+		.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(e->ctx, &init);
+
+	EXPECT(qp, has);
+	if (qp)
+		CHECK_EQ(ibv_destroy_qp(qp), 0);
+}
+
 /* What a device has or has not: it says so, and it is so. */
 static void features(struct env *e, const struct expected *x)
 {
@@ -393,6 +412,7 @@ static void features(struct env *e, const struct expected *x)
 	srq_resize(e, &attr.orig_attr, has->srq_resize);
 	flush(e, &attr, has->flush);
 	pacing(e, x, &attr);
+	block_loopback(e, has->block_loopback);
 }
 
 int main(int argc, char **argv)
