@@ -208,6 +208,7 @@ struct host_wq {
 	struct host_cq *cq;
 	uint32_t users; /* tables, once for each entry */
 	uint32_t state; /* enum ibv_wq_state */
+	bool failed;	/* IBV_EVENT_WQ_FATAL was raised since RESET */
 	uint32_t depth;
 	uint32_t stride; /* bytes */
 	uint32_t cons;

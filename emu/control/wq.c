@@ -66,8 +66,17 @@ fail:
 
 struct flush_call {
 	struct worker *worker;
+	struct client *client;
 	struct host_wq *wq;
 };
+
+/* The WQ has failed by itself: its client is told, once. Any thread, one at a time. */
+static void wq_fatal(struct client *c, struct host_wq *wq)
+{
+	if (!wq->failed)
+		client_async_event(c, IBV_EVENT_WQ_FATAL, wq->handle, wq->wq_num);
+	wq->failed = true;
+}
 
 /* On a worker's thread, for CQEs are pushed by engines. @return 0 */
 static int wq_flush_call(void *arg)
@@ -78,7 +87,12 @@ static int wq_flush_call(void *arg)
 	const uint8_t *base = (const uint8_t *)wq->memory.base + VERNIC_WQ_OFFSET;
 	uint32_t left = vernic_load_acquire(&wq->ring->prod) - wq->cons;
 
-	for (left = left <= wq->depth ? left : wq->depth; left > 0; left--) {
+	/* The client overwrote what it had posted, or took it back. */
+	if (left > wq->depth) {
+		wq_fatal(call->client, wq);
+		return 0;
+	}
+	for (; left > 0; left--) {
 		struct vernic_cqe cqe = {
 			.timestamp = engine_time(e),
 			.qp_index = wq->handle,
@@ -93,8 +107,11 @@ static int wq_flush_call(void *arg)
 			       offsetof(struct vernic_recv_wqe, wr_id),
 		       sizeof(cqe.wr_id));
 		wq->cons++;
-		if (!cq_push(e, &wq->cq->cq, &cqe, true))
+		/* The CQ overran: nothing of the WQ can be reported any more. */
+		if (!cq_push(e, &wq->cq->cq, &cqe, true)) {
+			wq_fatal(call->client, wq);
 			break;
+		}
 	}
 	return 0;
 }
@@ -118,9 +135,11 @@ int handle_modify_wq(struct client *c, struct message *m)
 	wq->state = next;
 	if (next == IBV_WQS_RESET) {
 		wq->cons = 0;
+		wq->failed = false;
 		vernic_store_release(&wq->ring->prod, 0);
 	} else if (next == IBV_WQS_ERR) {
-		call = (struct flush_call){.worker = c->host->worker[0], .wq = wq};
+		call = (struct flush_call){
+			.worker = c->host->worker[0], .client = c, .wq = wq};
 		worker_call(call.worker, wq_flush_call, &call);
 	}
 	return 0;

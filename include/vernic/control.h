@@ -467,9 +467,9 @@ static_assert(sizeof(struct vernic_reply) == 328, "layout");
 /* What the async socket carries. */
 struct vernic_async_event {
 	uint32_t event_type; /* enum ibv_event_type */
-	/* QP events: qp_index; CQ, SRQ events: their handle; port events: the port number */
+	/* QP events: qp_index; CQ, SRQ, WQ events: their handle; port events: the port number */
 	uint32_t element;
-	/* QP events: the QP number, to tell a reused qp_index */
+	/* QP and WQ events: the object's number, to tell a reused qp_index or handle */
 	uint32_t qp_num;
 	uint32_t reserved;
 };

@@ -58,6 +58,19 @@ static struct qp *deliver_qp(struct context *ctx, uint32_t index, uint32_t qp_nu
 	return qp;
 }
 
+/* As deliver_qp(), for a WQ. */
+static struct wq *deliver_wq(struct context *ctx, uint32_t handle, uint32_t wq_num)
+{
+	struct wq *wq;
+
+	pthread_mutex_lock(&ctx->objects_mutex);
+	wq = wq_find(ctx, handle, wq_num);
+	if (wq)
+		wq->delivered++;
+	pthread_mutex_unlock(&ctx->objects_mutex);
+	return wq;
+}
+
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 {
 	struct context *ctx = to_context(channel->context);
@@ -102,6 +115,7 @@ static bool deliver_async(struct context *ctx, const struct vernic_async_event *
 	struct cq *cq;
 	struct qp *qp;
 	struct srq *srq;
+	struct wq *wq;
 
 	event->event_type = raw->event_type;
 	switch (event->event_type) {
@@ -130,6 +144,12 @@ static bool deliver_async(struct context *ctx, const struct vernic_async_event *
 		if (!srq)
 			return false;
 		event->element.srq = &srq->ibv;
+		return true;
+	case IBV_EVENT_WQ_FATAL:
+		wq = deliver_wq(ctx, raw->element, raw->qp_num);
+		if (!wq)
+			return false;
+		event->element.wq = &wq->ibv;
 		return true;
 	case IBV_EVENT_DEVICE_FATAL:
 		event->element.port_num = 0;
@@ -183,6 +203,7 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 	struct ibv_cq *cq = event->element.cq;
 	struct ibv_qp *qp = event->element.qp;
 	struct ibv_srq *srq = event->element.srq;
+	struct ibv_wq *wq = event->element.wq;
 
 	switch (event->event_type) {
 	case IBV_EVENT_CQ_ERR:
@@ -201,6 +222,9 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 	case IBV_EVENT_SRQ_ERR:
 	case IBV_EVENT_SRQ_LIMIT_REACHED:
 		ack(&srq->mutex, &srq->cond, &srq->events_completed);
+		break;
+	case IBV_EVENT_WQ_FATAL:
+		ack(&wq->mutex, &wq->cond, &wq->events_completed);
 		break;
 	default:
 		break;

@@ -284,6 +284,7 @@ struct wq {
 	size_t size;	      /* bytes mapped at ring */
 	struct pd *allocator; /* the memory is of; NULL: ours */
 	struct rq rq;
+	uint32_t delivered; /* asynchronous events */
 };
 
 /* struct ibv_qp_ex with what newer versions of <infiniband/verbs.h> add at its end. */

@@ -199,6 +199,7 @@ int wq_destroy(struct ibv_wq *ibwq)
 {
 	struct wq *wq = (struct wq *)ibwq;
 	struct context *ctx = wq->ctx;
+	uint32_t delivered = 0;
 	int error;
 
 	/* As for QPs: nobody gets its handle, or looks at it, before it is out of the table. */
@@ -207,11 +208,18 @@ int wq_destroy(struct ibv_wq *ibwq)
 	if (!error) {
 		if (!context_forked(ctx))
 			cq_clean_wq(to_cq(ibwq->cq), ibwq->handle, ibwq->wq_num);
+		pthread_mutex_lock(&ctx->objects_mutex);
 		atomic_store(&atomic_load(&ctx->wqs)[ibwq->handle], NULL);
+		delivered = wq->delivered;
+		pthread_mutex_unlock(&ctx->objects_mutex);
 	}
 	pthread_mutex_unlock(&ctx->qp_mutex);
 	if (error)
 		return error;
+	pthread_mutex_lock(&ibwq->mutex);
+	while (!context_forked(ctx) && ibwq->events_completed != delivered)
+		pthread_cond_wait(&ibwq->cond, &ibwq->mutex);
+	pthread_mutex_unlock(&ibwq->mutex);
 	wq_free(wq);
 	return 0;
 }

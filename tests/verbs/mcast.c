@@ -20,8 +20,8 @@ struct member {
 };
 
 /*
- * A UD QP in RTS with receives. The first of each device asks not to get what it sends itself, which
- * the others get no more than it does.
+ * A UD QP in RTS with receives. The first of each device asks not to get what it sends itself; the
+ * others do not get theirs either.
  */
 static void member_open(struct member *m, const struct env *e, uint32_t slot, uint32_t qkey)
 {
