@@ -158,7 +158,7 @@ static void capture_copy(uint8_t **at, uint32_t *room, const void *from, uint32_
 static void capture_put(struct capture_set *set, struct capture *c, const struct shown *s)
 {
 	uint32_t inner = s->head_len + s->payload_len + s->tail;
-	size_t comment = s->comment != NULL ? strnlen(s->comment, 1024) : 0;
+	size_t comment = s->comment != NULL ? strlen(s->comment) : 0;
 	uint8_t headers[FRAME_MAX_HEADERS];
 	uint32_t bth = (uint32_t)frame_encode(headers, s->frame, inner);
 	uint32_t len = bth + inner;
