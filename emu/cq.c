@@ -30,7 +30,7 @@ void cq_init(struct cq *cq, void *memory, uint32_t depth)
 	cq->cqe = (struct vernic_cqe *)((char *)memory + VERNIC_CQE_OFFSET);
 	cq->depth = depth;
 	cq->shift = (uint32_t)__builtin_ctz(depth);
-	cq->prod = 0;
+	cq->prod = cq->cons = 0;
 	cq->last_solicited = 0;
 	cq->overflow = false;
 	cq->ignore_overrun = false;
@@ -136,8 +136,10 @@ bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool
 
 	pthread_spin_lock(&cq->lock);
 	index = cq->prod;
-	if (cq->overflow ||
-	    (!cq->ignore_overrun && index - vernic_load_acquire(&cq->ring->cons) >= cq->depth)) {
+	/* The client writes it with each poll: it is looked at only when the ring seems full. */
+	if (index - cq->cons >= cq->depth)
+		cq->cons = vernic_load_acquire(&cq->ring->cons);
+	if (cq->overflow || (!cq->ignore_overrun && index - cq->cons >= cq->depth)) {
 		newly_dead = !cq->overflow;
 		cq->overflow = true;
 		pthread_spin_unlock(&cq->lock);

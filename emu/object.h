@@ -202,6 +202,7 @@ struct cq {
 
 	pthread_spinlock_t lock; /* QPs of several workers may share a CQ */
 	uint32_t prod;
+	uint32_t cons; /* of the client, when we last looked */
 	uint32_t last_solicited; /* index + 1 of the newest solicited or error CQE */
 	bool overflow;
 	bool ignore_overrun;			    /* IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN */

@@ -153,6 +153,8 @@ int requester_resolve(struct qp *qp, uint32_t index, uint32_t offset, uint32_t l
 		      struct dma_list *list);
 /* Completes WQEs through a dma operation, in order with the bytes of UC and UD sends. */
 void requester_complete_later(struct qp *qp, uint32_t index);
+/* @return whether a WQE was posted that is not begun; if what was posted is nonsense, the QP ends */
+bool requester_posted(struct qp *qp);
 /* Begins the next WQE: copies and checks it. @return its entry */
 struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe);
 /* The payload of [offset, offset + len) of the WQE. @return 0 or a negative errno */

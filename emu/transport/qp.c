@@ -317,7 +317,7 @@ static void flush_done(struct dma *dma, struct dma_op *op, int error)
 		r->fail_status = IBV_WC_SUCCESS;
 		qp_complete(qp, qp->p.send_cq, &cqe, true);
 	}
-	r->next = r->begun = r->una;
+	r->next = r->begun = r->posted = r->una;
 	r->rd_entries = 0;
 	r->psn = r->una_psn = r->send_psn = r->max_psn;
 	r->rd_head = r->rd_tail;

@@ -65,12 +65,14 @@ struct send_entry {
  *	send_psn, next	where sending goes on: PSN, and the WQE it is in
  *	max_psn		PSNs before it were sent at least once
  *	psn, begun	end of the WQEs that have a send_entry and PSNs
- *	sq_prod		end of what the client posted (in the ring)
+ *	posted		end of what the client posted, when we last looked
+ *	sq_prod		the same now (in the ring)
  */
 struct requester {
 	uint32_t una;
 	uint32_t next;
 	uint32_t begun;
+	uint32_t posted;
 	uint32_t una_psn;
 	uint32_t send_psn;
 	uint32_t max_psn;
@@ -137,6 +139,7 @@ struct responder {
 	uint32_t epsn; /* expected PSN */
 	uint32_t msn;
 	uint32_t rq_cons;
+	uint32_t rq_posted; /* end of what the client posted, when we last looked */
 	uint8_t kind;	 /* of the message in progress; KIND_NONE: none */
 	bool have_wqe;	 /* wqe holds a receive taken for it */
 	bool nak_sent;	 /* one NAK for each gap */

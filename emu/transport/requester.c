@@ -43,6 +43,7 @@
 
 #define SLOT(qp, index) \
 	((qp)->p.sq + (size_t)((index) & ((qp)->p.sq_depth - 1)) * (qp)->p.sq_stride)
+#define DATA(qp, index) (SLOT(qp, index) + (qp)->p.sq_stride - (qp)->p.sq_data)
 #define ENTRY(qp, index) (&(qp)->req.entry[(index) & ((qp)->p.sq_depth - 1)])
 
 /* What a send opcode is on the wire, and in its completion. */
@@ -325,6 +326,19 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 	return IBV_WC_SUCCESS;
 }
 
+/*
+ * Asks for a WQE that is wanted soon: its lines come from the core of the client, which has just
+ * written them, and that takes as long as a message does.
+ */
+static void prefetch_wqe(const struct qp *qp, uint32_t index)
+{
+	const uint8_t *slot = SLOT(qp, index);
+
+	__builtin_prefetch(slot);
+	__builtin_prefetch(slot + sizeof(struct vernic_send_wqe));
+	__builtin_prefetch(DATA(qp, index));
+}
+
 struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 {
 	struct requester *r = &qp->req;
@@ -332,6 +346,8 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 	struct send_entry *entry = ENTRY(qp, index);
 
 	copy_out(wqe, SLOT(qp, index), sizeof(*wqe));
+	if (r->begun != r->posted)
+		prefetch_wqe(qp, r->begun);
 	*entry = (struct send_entry){
 		.wr_id = wqe->wr_id,
 		.remote_addr = wqe->rdma.remote_addr,
@@ -360,24 +376,31 @@ struct send_entry *requester_begin(struct qp *qp, struct vernic_send_wqe *wqe)
 	return entry;
 }
 
+bool requester_posted(struct qp *qp)
+{
+	struct requester *r = &qp->req;
+
+	/* The client writes the index with each post: it is looked at no more often than need be. */
+	if (r->posted != r->begun)
+		return true;
+	r->posted = vernic_load_acquire(&qp->p.ring->sq_prod);
+	if (r->posted - r->begun > qp->p.sq_depth - (r->begun - r->una)) {
+		/* The client overwrote what it had posted, or took it back. */
+		r->posted = r->begun;
+		qp_error(qp, IBV_EVENT_QP_FATAL);
+	}
+	return r->posted != r->begun;
+}
+
 /* Whether the SQ has a WQE that may be begun now. */
 static bool may_begin(struct qp *qp)
 {
 	struct requester *r = &qp->req;
-	uint32_t prod, waiting;
 	uint16_t flags;
 
-	if (qp->state != IBV_QPS_RTS) /* SQD: what is begun goes on, nothing new */
+	/* SQD: what is begun goes on, nothing new. */
+	if (qp->state != IBV_QPS_RTS || !requester_posted(qp))
 		return false;
-	prod = vernic_load_acquire(&qp->p.ring->sq_prod);
-	waiting = prod - r->begun;
-	if (waiting == 0)
-		return false;
-	if (waiting > qp->p.sq_depth - (r->begun - r->una)) {
-		/* The client overwrote what it had posted, or took it back. */
-		qp_error(qp, IBV_EVENT_QP_FATAL);
-		return false;
-	}
 	memcpy(&flags, SLOT(qp, r->begun) + offsetof(struct vernic_send_wqe, flags), sizeof(flags));
 	return !(flags & IBV_SEND_FENCE) || r->rd_entries == 0 || MUTATION(fence_ignored);
 }
@@ -388,9 +411,7 @@ int requester_payload(struct qp *qp, uint32_t index, const struct send_entry *en
 		      uint32_t offset, uint32_t len, struct dma_list *list)
 {
 	if (entry->flags & (IBV_SEND_INLINE | VERNIC_SEND_COPIED)) {
-		const uint8_t *data = SLOT(qp, index) + qp->p.sq_stride - qp->p.sq_data;
-
-		*list = dma_local(qp->engine->dma, data + offset, len);
+		*list = dma_local(qp->engine->dma, DATA(qp, index) + offset, len);
 		return 0;
 	}
 	return requester_resolve(qp, index, offset, len, 0, list);

@@ -210,20 +210,31 @@ void responder_acknowledge(struct qp *qp)
 
 /* ---- receive WQEs -------------------------------------------------------------------------- */
 
+static const uint8_t *rq_slot(const struct qp *qp, uint32_t index)
+{
+	return qp->p.rq + (size_t)(index & (qp->p.rq_depth - 1)) * qp->p.rq_stride;
+}
+
 /* Takes the next WQE of the RQ. @return false if there is none, or the index is nonsense */
 static bool rq_take(struct qp *qp)
 {
 	struct responder *r = &qp->resp;
-	uint32_t prod = vernic_load_acquire(&qp->p.ring->rq_prod);
 	struct vernic_recv_wqe head;
 	const uint8_t *p;
 
-	if (qp->p.rq_depth == 0 || prod == r->rq_cons || prod - r->rq_cons > qp->p.rq_depth)
-		return false;
-	p = qp->p.rq + (size_t)(r->rq_cons & (qp->p.rq_depth - 1)) * qp->p.rq_stride;
+	if (r->rq_posted == r->rq_cons) {
+		uint32_t prod = vernic_load_acquire(&qp->p.ring->rq_prod);
+
+		if (prod == r->rq_cons || prod - r->rq_cons > qp->p.rq_depth)
+			return false;
+		r->rq_posted = prod;
+	}
+	p = rq_slot(qp, r->rq_cons);
 	copy_out(&head, p, sizeof(head));
 	r->wqe->wr_id = head.wr_id;
 	r->wqe->slot = r->rq_cons++;
+	if (r->rq_posted != r->rq_cons)
+		__builtin_prefetch(rq_slot(qp, r->rq_cons)); /* as prefetch_wqe() */
 	r->wqe->num_sge = head.num_sge <= qp->p.cap.max_recv_sge ? head.num_sge : 0;
 	memcpy(r->wqe->sge, p + sizeof(head), r->wqe->num_sge * sizeof(r->wqe->sge[0]));
 	return true;

@@ -60,17 +60,11 @@ bool ud_run(struct qp *qp)
 	for (uint32_t n = 0; n < RUN_TRAINS; n++) {
 		struct vernic_send_wqe wqe;
 		struct send_entry *entry;
-		uint32_t waiting;
 
 		if (qp->state != IBV_QPS_RTS)
 			break;
-		waiting = vernic_load_acquire(&qp->p.ring->sq_prod) - r->begun;
-		if (waiting == 0 || r->next != r->begun)
+		if (r->next != r->begun || !requester_posted(qp))
 			return false;
-		if (waiting > qp->p.sq_depth - (r->begun - r->una)) {
-			qp_error(qp, IBV_EVENT_QP_FATAL);
-			return false;
-		}
 		/* Asked before the WQE is begun: a UD WQE is sent at once or not yet. */
 		if (qp->path.route != ROUTE_NONE &&
 		    !qp->engine->ops->tx_ready(qp->engine, &qp->path))
