@@ -220,6 +220,9 @@ bool srq_take(struct engine *e, struct srq *srq, struct recv_wqe *wqe);
 int sge_resolve(struct dma *dma, const struct pd *pd, const struct vernic_sge *sge, uint32_t count,
 		uint32_t offset, uint32_t len, uint32_t access, struct dma_list *list);
 
+/* @return whether all bytes of such a list may be read */
+bool sge_readable(const struct pd *pd, const struct vernic_sge *sge, uint32_t count);
+
 /*
  * Copies out of shared memory, for checks on the copy: the fence keeps the compiler from looking
  * at the original again, which the client may have changed.

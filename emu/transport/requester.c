@@ -244,15 +244,11 @@ int requester_resolve(struct qp *qp, uint32_t index, uint32_t offset, uint32_t l
 			   access, list);
 }
 
-/* The bytes of a send WQE: their sum, or -1 beyond 32 bits. */
-static int64_t wqe_length(struct qp *qp, uint32_t index, const struct vernic_send_wqe *wqe)
+/* The bytes of a send WQE without inline data: their sum, or -1 beyond 32 bits. */
+static int64_t sges_length(const struct vernic_sge *sge, uint32_t count)
 {
-	struct vernic_sge sge[VERNIC_MAX_SGE];
-	uint32_t count = copy_sges(qp, index, sge);
 	uint64_t sum = 0;
 
-	if (wqe->flags & IBV_SEND_INLINE)
-		return wqe->length;
 	for (uint32_t i = 0; i < count; i++)
 		sum += sge[i].length;
 	return sum <= UINT32_MAX ? (int64_t)sum : -1;
@@ -281,8 +277,10 @@ static enum ibv_wc_status check_flush(const struct qp *qp, const struct vernic_s
 static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 				    const struct vernic_send_wqe *wqe, struct send_entry *entry)
 {
-	int64_t length = wqe_length(qp, index, wqe);
-	struct dma_list list;
+	bool has_inline = wqe->flags & IBV_SEND_INLINE;
+	struct vernic_sge sge[VERNIC_MAX_SGE];
+	uint32_t count = has_inline ? 0 : copy_sges(qp, index, sge);
+	int64_t length = has_inline ? wqe->length : sges_length(sge, count);
 
 	if (wqe->opcode >= SEND_OPCODES || !send_opcodes[wqe->opcode].defined ||
 	    wqe->num_sge > qp->p.cap.max_send_sge)
@@ -319,11 +317,9 @@ static enum ibv_wc_status check_wqe(struct qp *qp, uint32_t index,
 	if (wqe->flags & (IBV_SEND_INLINE | VERNIC_SEND_COPIED) && entry->length > qp->p.sq_data)
 		return IBV_WC_LOC_LEN_ERR;
 	/* Of a READ the remote side is checked first, its SGEs when the response comes. */
-	if (entry->kind == KIND_READ_REQUEST || wqe->flags & IBV_SEND_INLINE)
+	if (entry->kind == KIND_READ_REQUEST || sge_readable(qp->p.pd, sge, count))
 		return IBV_WC_SUCCESS;
-	if (requester_resolve(qp, index, 0, entry->length, 0, &list))
-		return IBV_WC_LOC_PROT_ERR;
-	return IBV_WC_SUCCESS;
+	return IBV_WC_LOC_PROT_ERR;
 }
 
 /*

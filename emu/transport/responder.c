@@ -830,18 +830,17 @@ static void write_denied(struct qp *qp, const struct train *t)
 static void write_rx(struct qp *qp, struct train *t)
 {
 	struct responder *r = &qp->resp;
+	struct dma_segment *seg = dma_segments(qp->engine->dma, 1);
 	struct dma_list dst = {0};
 	bool starved = false;
 
 	if (t->first) {
-		struct dma_segment whole;
-
 		if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE)) {
 			refuse(qp, NAK_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 			return;
 		}
 		if (t->reth.length && resolve_rkey(qp, t->reth.rkey, t->reth.va, t->reth.length,
-						   IBV_ACCESS_REMOTE_WRITE, &whole)) {
+						   IBV_ACCESS_REMOTE_WRITE, seg)) {
 			write_denied(qp, t);
 			return;
 		}
@@ -867,11 +866,11 @@ static void write_rx(struct qp *qp, struct train *t)
 		return;
 	}
 	if (t->payload.len) {
-		dst.seg = dma_segments(qp->engine->dma, 1);
-		dst.count = 1;
-		dst.len = t->payload.len;
-		if (resolve_rkey(qp, r->rkey, r->va + r->offset, dst.len, IBV_ACCESS_REMOTE_WRITE,
-				 dst.seg)) {
+		dst = (struct dma_list){.seg = seg, .count = 1, .len = t->payload.len};
+		if (t->first) {
+			seg->len = dst.len; /* of the message, which was checked as a whole */
+		} else if (resolve_rkey(qp, r->rkey, r->va + r->offset, dst.len,
+					IBV_ACCESS_REMOTE_WRITE, seg)) {
 			write_denied(qp, t);
 			return;
 		}

@@ -61,3 +61,14 @@ int sge_resolve(struct dma *dma, const struct pd *pd, const struct vernic_sge *s
 	}
 	return len ? -EMSGSIZE : 0;
 }
+
+bool sge_readable(const struct pd *pd, const struct vernic_sge *sge, uint32_t count)
+{
+	struct dma_segment seg;
+
+	for (uint32_t i = 0; i < count; i++)
+		if (sge[i].length &&
+		    mr_resolve(pd, sge[i].lkey, sge[i].addr, sge[i].length, 0, &seg))
+			return false;
+	return true;
+}
