@@ -13,7 +13,8 @@
  *
  *	client -> client	a read into the bounce buffer and a write out of it
  *	client -> daemon	a read straight to its place
- *	daemon -> client	a write straight from its place
+ *	daemon -> client	a write straight from its place; a small one through the bounce
+ *				buffer too, where it joins its neighbour
  *	daemon -> daemon	copied at once, while the batch is being put together
  *
  * So reads run ahead of earlier writes, and copies ahead of everything. Where that would show, the
@@ -37,6 +38,7 @@
 
 #define MAX_PIECES 512 /* of each list; the kernel takes 1024 iovecs a call */
 #define MAX_PARTS 512  /* operations of a batch */
+#define SMALL 256      /* bytes: copying them costs less than one more iovec */
 #define MAX_SPANS 16   /* address spaces a batch writes to */
 #define OP_CHUNK 128
 #define ARENA_CHUNK (128 * 1024)
@@ -506,6 +508,18 @@ static size_t plan_piece(struct dma *dma, const struct dma_segment *src,
 			len = dma->bounce_size - dma->copied;
 		copy_bytes(to, from, len);
 		dma->copied += len;
+		return len;
+	}
+	if (!src->mm && !src->mapped && len <= SMALL) {
+		to = dma->bounce + dma->bounce_used;
+		/* The bytes may be on their way. */
+		if (len > dma->bounce_size - dma->bounce_used ||
+		    hits_local(&dma->reads, &dma->local_dst, from, len) ||
+		    !add_write(dma, dst->mm, to, dst->addr, len, true))
+			return 0;
+		if (copy)
+			memcpy(to, from, len);
+		dma->bounce_used += len;
 		return len;
 	}
 	/* A daemon's source read into by this batch is no matter: reads come before writes. */
