@@ -19,6 +19,8 @@
 
 #include "transport/engine.h"
 
+#define PREFETCH 4 /* CQEs ahead: a burst is published faster than a line comes */
+
 /*
  * Ties a CQ to its ring memory, which is zeroed.
  * @memory: struct vernic_cq_ring and the CQEs, as ring.h lays them out
@@ -123,6 +125,15 @@ static void mark_dirty(struct engine *e, struct cq *cq)
 	e->dirty[e->dirty_count++] = cq;
 }
 
+/* Asks for the slot of a CQE to come, which the client has polled a lap ago. */
+static void prefetch_slot(const struct cq *cq, uint32_t index)
+{
+	struct vernic_cqe *slot = &cq->cqe[index & (cq->depth - 1)];
+
+	vernic_prefetch_write(slot);
+	vernic_prefetch_write(slot->data);
+}
+
 /*
  * Publishes a CQE (lap is filled in here) and puts the CQ on the engine's list to notify.
  * @solicited: wakes a CQ armed for solicited events; a CQE with an error always does
@@ -148,6 +159,7 @@ bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool
 		return false;
 	}
 	slot = &cq->cqe[index & (cq->depth - 1)];
+	prefetch_slot(cq, index + PREFETCH);
 	/* The client may be reading what is overwritten: it looks at the lap again afterwards. */
 	if (cq->ignore_overrun) {
 		atomic_store_explicit(&slot->lap, 0, memory_order_relaxed);

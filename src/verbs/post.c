@@ -154,6 +154,19 @@ static uint8_t *wqe_data(const struct qp *qp, struct vernic_send_wqe *wqe)
 	return (uint8_t *)wqe + qp->sq.data_offset;
 }
 
+/* Asks for the slot of the next WQE, if it is free. */
+static void prefetch_slot(const struct qp *qp, uint32_t head)
+{
+	const struct sq *sq = &qp->sq;
+	uint8_t *slot = sq->base + (size_t)(head & sq->mask) * sq->stride;
+
+	if (head - vernic_load_relaxed(&sq->tail) >= sq->max_wr)
+		return;
+	vernic_prefetch_write(slot);
+	vernic_prefetch_write(slot + sizeof(struct vernic_send_wqe));
+	vernic_prefetch_write(slot + sq->data_offset);
+}
+
 /*
  * Begins a WQE in the slot of head, without payload.
  * @flags: enum ibv_send_flags
@@ -176,6 +189,7 @@ int post_begin(struct qp *qp, uint32_t head, enum ibv_wr_opcode opcode, uint64_t
 			return error;
 	}
 	wqe = (void *)(sq->base + (size_t)(head & sq->mask) * sq->stride);
+	prefetch_slot(qp, head + 1);
 	wqe->wr_id = wr_id;
 	wqe->opcode = (uint8_t)opcode;
 	wqe->num_sge = 0;
@@ -389,6 +403,7 @@ int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 			break;
 		post_write_recv(rq->base + (size_t)(head & rq->mask) * rq->stride, wr);
 		head++;
+		vernic_prefetch_write(rq->base + (size_t)(head & rq->mask) * rq->stride);
 	}
 	if (error)
 		*bad_wr = wr;
