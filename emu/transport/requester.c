@@ -417,7 +417,7 @@ int requester_payload(struct qp *qp, uint32_t index, const struct send_entry *en
 static uint32_t window_room(const struct qp *qp, uint32_t want)
 {
 	const struct requester *r = &qp->req;
-	uint32_t room = r->window / qp->mtu;
+	uint32_t room = full_packets(r->window, qp->mtu);
 	uint32_t in_flight = (uint32_t)psn_diff(r->send_psn, r->una_psn);
 
 	if (qp->p.type == IBV_QPT_UC || MUTATION(window_ignored))
@@ -470,7 +470,7 @@ static void move_cursor(struct qp *qp, const struct send_entry *entry, uint32_t 
  */
 static uint32_t read_piece(const struct qp *qp, const struct send_entry *entry, uint32_t offset)
 {
-	uint32_t piece = qp->path.window / 2 / qp->mtu;
+	uint32_t piece = full_packets(qp->path.window / 2, qp->mtu);
 	uint32_t end;
 
 	if (piece == 0)
@@ -537,7 +537,7 @@ static int64_t send_data(struct qp *qp, struct send_entry *entry)
 	struct requester *r = &qp->req;
 	uint32_t index = r->next;
 	uint32_t offset = (uint32_t)psn_diff(r->send_psn, entry->first_psn);
-	uint32_t most = qp->path.max_train ? qp->path.max_train / qp->mtu : 16;
+	uint32_t most = qp->path.max_train ? full_packets(qp->path.max_train, qp->mtu) : 16;
 	uint32_t packets = entry->packets - offset;
 	uint32_t skip = offset * qp->mtu;
 	struct train t;

@@ -1265,13 +1265,13 @@ bool responder_place_early(struct qp *qp, const struct train *t, uint32_t skip)
  * any more */
 static int64_t send_response(struct qp *qp, struct response_job *job)
 {
-	uint32_t most = qp->path.max_train ? qp->path.max_train / qp->mtu : 16;
+	uint32_t most = qp->path.max_train ? full_packets(qp->path.max_train, qp->mtu) : 16;
 	uint32_t left = job->length - job->sent;
 	uint32_t len = left < most * qp->mtu ? left : most * qp->mtu;
 	struct train t;
 
 	qp_fill_train(qp, &t, KIND_READ_RESPONSE);
-	t.psn = psn_add(job->psn, job->sent / qp->mtu);
+	t.psn = psn_add(job->psn, full_packets(job->sent, qp->mtu));
 	t.count = packets_of(len, qp->mtu);
 	t.first = job->sent == 0;
 	t.last = len == left;

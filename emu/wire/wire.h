@@ -290,10 +290,16 @@ static inline uint32_t psn_add(uint32_t a, uint32_t n)
 	return (a + n) & PSN_MASK;
 }
 
+/* @return bytes / mtu: an MTU is a power of two, and each message would divide three times */
+static inline uint32_t full_packets(uint32_t bytes, uint32_t mtu)
+{
+	return bytes >> __builtin_ctz(mtu);
+}
+
 /* Packets of a message of length bytes at an MTU: at least one. */
 static inline uint32_t packets_of(uint32_t length, uint32_t mtu)
 {
-	return length == 0 ? 1 : (length - 1) / mtu + 1;
+	return length == 0 ? 1 : full_packets(length - 1, mtu) + 1;
 }
 
 #endif
