@@ -174,6 +174,10 @@ bool cq_push(struct engine *e, struct cq *cq, const struct vernic_cqe *cqe, bool
 		cq->last_solicited = cq->prod;
 	pthread_spin_unlock(&cq->lock);
 
+	/* Of its own requests a client mostly takes note; what it receives it acts on. */
+	if (cqe->queue != VERNIC_CQE_SQ && e->core != 0 &&
+	    vernic_load_relaxed(&cq->ring->core) == e->core)
+		e->awaited = true;
 	mark_dirty(e, cq);
 	return true;
 }

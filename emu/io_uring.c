@@ -56,6 +56,7 @@ struct io_uring_engine {
 	unsigned int received_count;
 	uint16_t used[IO_RX_BUFFERS]; /* buffers handed out */
 	unsigned int used_count;
+	struct io_tx *lone;   /* the first send of this round, while it is the only one */
 	unsigned int unarmed; /* sockets and the wake-up eventfd that want arming */
 	bool wake_armed;
 	bool woken; /* the eventfd was written since the last sleep */
@@ -221,14 +222,44 @@ static void uring_recycle(struct io *io)
 	u->used_count = 0;
 }
 
-/* io_ops.send: queued here, sent by uring_submit(). */
-static void uring_send(struct io *io, struct io_tx *tx)
+/* Queues a send. */
+static void queue_send(struct io_uring_engine *u, struct io_tx *tx)
 {
-	struct io_uring_engine *u = (struct io_uring_engine *)io;
 	struct io_uring_sqe *sqe = get_sqe(u);
 
 	io_uring_prep_sendmsg(sqe, tx->fd, &tx->msg, 0);
-	io_uring_sqe_set_data64(sqe, USER_DATA(TAG_SEND, tx - io->tx));
+	io_uring_sqe_set_data64(sqe, USER_DATA(TAG_SEND, tx - u->io.tx));
+}
+
+/* io_ops.send: sent by uring_submit() */
+static void uring_send(struct io *io, struct io_tx *tx)
+{
+	struct io_uring_engine *u = (struct io_uring_engine *)io;
+
+	if (!u->lone && io_uring_sq_ready(&u->ring) == 0) {
+		u->lone = tx;
+		return;
+	}
+	if (u->lone)
+		queue_send(u, u->lone);
+	u->lone = NULL;
+	queue_send(u, tx);
+}
+
+/* Sends what is sent alone: a call of its own is cheaper then than the ring. */
+static void send_lone(struct io_uring_engine *u)
+{
+	struct io_tx *tx = u->lone;
+
+	u->lone = NULL;
+	if (sendmsg(tx->fd, &tx->msg, MSG_DONTWAIT) < 0) {
+		if (errno == EAGAIN || errno == EINTR) {
+			queue_send(u, tx);
+			return;
+		}
+		io_tx_failed(&u->io, tx, -errno);
+	}
+	io_tx_done(&u->io, tx);
 }
 
 /* io_ops.submit */
@@ -239,6 +270,8 @@ static void uring_submit(struct io *io)
 	/* Buffers that are all in use end a receive: it is armed again when some came back. */
 	if ((u->unarmed != 0 && u->used_count < IO_RX_BUFFERS) || io->sockets_changed)
 		arm(u);
+	if (u->lone)
+		send_lone(u);
 	if (io_uring_sq_ready(&u->ring) != 0)
 		io_uring_submit_and_get_events(&u->ring);
 	reap(u);

@@ -12,7 +12,8 @@
  * looks a last time, with a full barrier between.
  *
  * A worker with nothing to do spins a little, then yields, then sleeps: waking a sleeper costs ten
- * times what a yield costs, but an idle daemon shall cost nothing.
+ * times what a yield costs, but an idle daemon shall cost nothing. Worker and clients tell each other
+ * which core they are on: who waits for somebody on the same core does not spin.
  *
  * A train for a QP of another worker is gathered, as a dma operation like every other one, into a
  * buffer that goes along; so trains and the bytes they carry keep their order.
@@ -50,12 +51,12 @@
  * microsecond or two where nobody wants it.
  */
 struct patience {
-	unsigned int spins; /* empty rounds before the first yield */
-	uint64_t awake;	    /* ns of emptiness before sleep */
+	uint64_t spin;	/* ns of emptiness before the first yield */
+	uint64_t awake; /* ns of emptiness before sleep */
 };
-static const struct patience patience_one_cpu = {.spins = 0, .awake = 200000};
-static const struct patience patience_few_cpus = {.spins = 20, .awake = 500000};
-static const struct patience patience_many_cpus = {.spins = 1000, .awake = 1000000};
+static const struct patience patience_one_cpu = {.spin = 0, .awake = 200000};
+static const struct patience patience_few_cpus = {.spin = 2000, .awake = 500000};
+static const struct patience patience_many_cpus = {.spin = 80000, .awake = 1000000};
 
 /* A function for the worker's thread. */
 struct mail {
@@ -609,6 +610,18 @@ out:
 	vernic_store_release(&w->page->sleeping, 0);
 }
 
+/* Says which core the worker is on: who waits for it there gives the core away at once. */
+static void worker_note_core(struct worker *w)
+{
+	int cpu = sched_getcpu();
+	uint32_t core = cpu < 0 ? 0 : (uint32_t)cpu + 1;
+
+	if (core == w->engine.core)
+		return;
+	w->engine.core = core;
+	vernic_store_release(&w->page->core, core);
+}
+
 /* Leaves the core to its other hardware thread for a moment. */
 static inline void cpu_relax(void)
 {
@@ -622,29 +635,33 @@ static inline void cpu_relax(void)
 /* Rounds until worker_stop(). */
 static void worker_loop(struct worker *w)
 {
-	uint64_t idle_since = 0; /* ns */
-	unsigned int idle_rounds = 0;
-	bool release = false; /* ACKs that are held go out this round */
+	uint64_t idle_since = 0; /* ns; 0: it is not */
+	bool release = false;	 /* ACKs that are held go out this round */
 
 	while (!w->stop) {
+		uint64_t idle;
+
 		w->engine.hold = !release;
 		release = false;
+		worker_note_core(w);
 		if (worker_round(w)) {
-			idle_rounds = 0;
+			idle_since = 0;
 			continue;
 		}
-		if (idle_rounds++ == 0)
+		if (idle_since == 0)
 			idle_since = w->engine.now;
-		if (idle_rounds <= w->patience.spins) {
+		idle = w->engine.now - idle_since;
+		/* Who received something and waits on this core cannot see it before it has it. */
+		if (idle < w->patience.spin && !w->engine.awaited) {
 			cpu_relax();
-		} else if (w->engine.now - idle_since < w->patience.awake ||
-			   engine_holds(&w->engine)) {
+		} else if (idle < w->patience.awake || engine_holds(&w->engine)) {
 			sched_yield();
+			w->engine.awaited = false;
 			/* The client has had its chance to answer. */
 			release = engine_holds(&w->engine);
 		} else {
 			worker_sleep(w);
-			idle_rounds = 0;
+			idle_since = 0;
 		}
 	}
 }

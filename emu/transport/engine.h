@@ -213,6 +213,8 @@ struct engine {
 	struct cds_list_head held;   /* and those whose ACK waits for company */
 	bool hold; /* the host sets it: there will be a round soon, a lone ACK may wait for it */
 	bool sent; /* something left through a socket this round */
+	uint32_t core; /* the host sets it: what it runs on, numbered from 1; 0: not known */
+	bool awaited;  /* a receive went to a client that waits on this core; the host clears it */
 	/* QPs with WQEs that wait until other workers have gone on: since when, or not yet asked */
 	struct cds_list_head settling, unsettled;
 	struct cq **dirty;	     /* CQs with new CQEs since the last notification */

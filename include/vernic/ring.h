@@ -84,6 +84,7 @@ static_assert(sizeof(struct vernic_doorbell) == 128 + 8192, "layout");
 struct vernic_worker_page {
 	/* Not 0: the worker sleeps, or is about to; write to its wake-up eventfd after ringing. */
 	_Alignas(VERNIC_CACHELINE) _Atomic uint32_t sleeping;
+	_Atomic uint32_t core; /* that it runs on, numbered from 1; 0: not known */
 };
 static_assert(sizeof(struct vernic_worker_page) == 64, "layout");
 
@@ -331,6 +332,8 @@ struct vernic_cq_ring {
 	_Alignas(VERNIC_CACHELINE) _Atomic uint64_t arm;  /* client sets, daemon clears */
 	/* The daemon sets it when it queues an event on the channel, the client clears it. */
 	_Atomic uint32_t event_pending;
+	/* Client: the core it last polled this CQ in vain on, numbered from 1; 0: none. A hint. */
+	_Atomic uint32_t core;
 };
 
 #define VERNIC_CQE_OFFSET 256

@@ -9,8 +9,8 @@
  * call. ibv_poll_cq() and the extended functions share cq_take().
  *
  * Programs poll in a loop, and often on a machine with fewer cores than there are pollers and
- * workers: after some empty polls each one gives the core away, and now and then looks whether the
- * daemon is still there. If it is not, what is outstanding completes as flushed.
+ * workers: after some empty polls each one gives the core away, at once if a worker is on the same
+ * core, and now and then looks whether the daemon is still there. If it is not, what is outstanding completes as flushed.
  */
 #include <errno.h>
 #include <sched.h>
@@ -38,13 +38,30 @@ static uint32_t spin_limit(void)
 	return n;
 }
 
+/* @return whether a worker was last seen on the core we run on; the CQ's ring says which that is */
+static bool share_core(struct cq *cq)
+{
+	const struct context *ctx = cq->ctx;
+	int cpu = sched_getcpu();
+	uint32_t core = cpu < 0 ? 0 : (uint32_t)cpu + 1;
+
+	if (vernic_load_relaxed(&cq->ring->core) != core)
+		atomic_store_explicit(&cq->ring->core, core, memory_order_relaxed);
+	for (uint32_t i = 0; core != 0 && i < ctx->workers; i++) {
+		if (vernic_load_relaxed(&ctx->page->worker[i].core) == core)
+			return true;
+	}
+	return false;
+}
+
 /* An empty poll. @return whether there may be something now: the daemon turned out to be gone */
 static bool poll_idle(struct cq *cq)
 {
 	struct timespec ts;
 	uint64_t now;
 
-	if (++cq->empty_polls < spin_limit())
+	cq->empty_polls++;
+	if (!share_core(cq) && cq->empty_polls < spin_limit())
 		return false;
 	sched_yield();
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);

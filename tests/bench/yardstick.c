@@ -14,6 +14,8 @@
  *	                                  loopback, GSO and GRO, io_uring, multishot receive
  *	yardstick udp-spin SECONDS        us: half round trip of 64 bytes, two processes on two cores, never
  *	                                  waiting
+ *	yardstick relay SECONDS           us: half round trip A - C - UDP - D - B and back: A and C, and B and
+ *	                                  D, share memory, and everybody yields; 24 bytes
  *	yardstick futex SECONDS           us: two wake-ups: a round trip of two that sleep
  */
 #include <arpa/inet.h>
@@ -511,6 +513,64 @@ static void udp_spin(double time)
 	stop(pid);
 }
 
+/* What stands between a program and the wire in the simplest case. */
+struct relay {
+	struct word *in, *out; /* to and from the program */
+	int fd;
+};
+
+/* Carries words to the socket and back. */
+static void relay_side(void *arg)
+{
+	struct relay *r = arg;
+	uint32_t out = 0, message[6] = {0};
+	unsigned int idle = 0;
+
+	for (;;) {
+		uint32_t v = atomic_load_explicit(&r->out->v, memory_order_acquire);
+
+		if (v != out) {
+			message[0] = out = v;
+			CHECK(send(r->fd, message, sizeof(message), 0) == sizeof(message));
+			idle = 0;
+		}
+		if (recv(r->fd, message, sizeof(message), MSG_DONTWAIT) > 0) {
+			r->in->v = message[0];
+			idle = 0;
+		}
+		/* A look at a socket costs what 20 looks at memory do. */
+		if (++idle > 2)
+			sched_yield();
+	}
+}
+
+static void relay(double time)
+{
+	struct word *w = (void *)memory(4096, true);
+	struct sockaddr_in a, b;
+	struct relay c = {.in = &w[A_IN], .out = &w[A_OUT], .fd = udp_socket(&a, NULL)};
+	struct relay d = {.in = &w[B_IN], .out = &w[B_OUT], .fd = udp_socket(&b, &a)};
+	double begin, last, now;
+	pid_t pids[3];
+
+	memset(w, 0, 4096);
+	CHECK(connect(c.fd, (struct sockaddr *)&b, sizeof(b)) == 0);
+	pids[0] = start(relay_side, &c);
+	pids[1] = start(relay_side, &d);
+	pids[2] = start(hop_b, w);
+	begin = last = seconds();
+	for (uint32_t i = 1; last - begin < time; i++) {
+		w[A_OUT].v = i;
+		await(&w[A_IN], i);
+		now = seconds();
+		sample((now - last) * 1e6 / 2);
+		last = now;
+	}
+	print_median();
+	for (int i = 0; i < 3; i++)
+		stop(pids[i]);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[1] : "";
@@ -533,10 +593,12 @@ int main(int argc, char **argv)
 		udp(time, (uint32_t)size);
 	else if (!strcmp(what, "udp-spin"))
 		udp_spin(time);
+	else if (!strcmp(what, "relay"))
+		relay(time);
 	else if (!strcmp(what, "futex"))
 		futex(time);
 	else {
-		fprintf(stderr, "usage: yardstick memcpy|memcpy-hot|vm|vm-shared|hop|udp|udp-spin|"
+		fprintf(stderr, "usage: yardstick memcpy|memcpy-hot|vm|vm-shared|hop|udp|udp-spin|relay|"
 				"futex SECONDS [BYTES]\n");
 		return 2;
 	}

@@ -237,6 +237,32 @@ START_TEST(moderation)
 }
 END_TEST
 
+/* A receive for a client that waits on the engine's core is told of; nothing else is. */
+START_TEST(waiting_client)
+{
+	static const struct {
+		uint32_t engine, client;
+		uint8_t queue;
+		bool awaited;
+	} cases[] = {
+		{2, 2, VERNIC_CQE_RQ, true},  {2, 2, VERNIC_CQE_SQ, false},
+		{2, 1, VERNIC_CQE_RQ, false}, {0, 0, VERNIC_CQE_RQ, false},
+		{2, 0, VERNIC_CQE_RQ, false}, {2, UINT32_MAX, VERNIC_CQE_RQ, false},
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct vernic_cqe cqe = {.queue = cases[i].queue};
+
+		begin(0);
+		engine.core = cases[i].engine;
+		atomic_store(&cq.ring->core, cases[i].client);
+		ck_assert(cq_push(&engine, &cq, &cqe, false));
+		ck_assert_msg(engine.awaited == cases[i].awaited, "case %u", i);
+		end();
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("cq");
@@ -251,6 +277,7 @@ int main(void)
 	tcase_add_test(tc, overrun_ignored);
 	tcase_add_test(tc, resize);
 	tcase_add_test(tc, moderation);
+	tcase_add_test(tc, waiting_client);
 	suite_add_tcase(s, tc);
 	srunner_run_all(r, CK_NORMAL);
 	failed = srunner_ntests_failed(r);
