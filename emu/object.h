@@ -10,6 +10,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <infiniband/verbs.h>
 #include <urcu/list.h>
@@ -23,6 +25,21 @@ struct client;
 struct engine;
 struct mr_table;
 struct xrc_table;
+
+/*
+ * Cache lines of one's own, for what is written with each message: what the next allocation holds
+ * may be another worker's.
+ * @size: bytes
+ * @return zeroed memory for free(), NULL without any
+ */
+static inline void *alloc_lines(size_t size)
+{
+	void *p;
+
+	size = (size + VERNIC_CACHELINE - 1) / VERNIC_CACHELINE * VERNIC_CACHELINE;
+	p = aligned_alloc(VERNIC_CACHELINE, size);
+	return p == NULL ? NULL : memset(p, 0, size);
+}
 
 /* An entry of a port's GID table. */
 struct gid_entry {

@@ -807,7 +807,7 @@ static struct patience worker_choose_patience(unsigned int workers)
 
 int worker_start(struct host *host, unsigned int index, char *error, size_t error_len)
 {
-	struct worker *w = calloc(1, sizeof(*w));
+	struct worker *w = alloc_lines(sizeof(*w));
 	sigset_t all, before;
 	int err;
 

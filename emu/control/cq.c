@@ -103,7 +103,7 @@ int handle_create_cq(struct client *c, struct message *m)
 	}
 	if (c->device->cqs >= (uint32_t)c->device->dev.attr.max_cq)
 		return -ENOMEM;
-	cq = calloc(1, sizeof(*cq));
+	cq = alloc_lines(sizeof(*cq));
 	if (cq == NULL)
 		return -ENOMEM;
 	err = handle_add(&c->cqs, cq, UINT32_MAX - 1, &cq->cq.handle);

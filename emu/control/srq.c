@@ -95,7 +95,7 @@ int handle_create_srq(struct client *c, struct message *m)
 		attr.max_sge = 1;
 	if (c->device->srqs >= (uint32_t)limits->max_srq)
 		return -ENOMEM;
-	srq = calloc(1, sizeof(*srq));
+	srq = alloc_lines(sizeof(*srq));
 	if (srq == NULL)
 		return -ENOMEM;
 	err = handle_add(&c->srqs, srq, UINT32_MAX - 1, &srq->srq.handle);

@@ -55,7 +55,7 @@ void qp_fill_train(struct qp *qp, struct train *t, unsigned int kind)
 
 int qp_create(struct engine *e, const struct qp_params *params, struct qp **out)
 {
-	struct qp *qp = calloc(1, sizeof(*qp));
+	struct qp *qp = alloc_lines(sizeof(*qp));
 	int err = -ENOMEM;
 
 	if (!qp)
