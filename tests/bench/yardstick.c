@@ -10,6 +10,7 @@
  *	yardstick vm-shared ...           GB/s: the same by memcpy, both buffers being mapped
  *	yardstick hop SECONDS             us: half round trip A - third process - B - third process - A
  *	                                  through shared memory, yielding after 50 empty looks
+ *	yardstick hop-spin SECONDS        the same where A and B never yield
  *	yardstick udp SECONDS BYTES       Gb/s of payload: UDP datagrams of BYTES and 44 of headers over
  *	                                  loopback, GSO and GRO, io_uring, multishot receive
  *	yardstick udp-spin SECONDS        us: half round trip of 64 bytes, two processes on two cores, never
@@ -248,29 +249,43 @@ static void hop_third(void *arg)
 	}
 }
 
+static bool ends_yield = true; /* A and B do; the third process always does */
+
+/* Waits as A and B do. */
+static void end_await(struct word *w, uint32_t v)
+{
+	if (ends_yield)
+		await(w, v);
+	else
+		while (atomic_load_explicit(&w->v, memory_order_acquire) != v)
+			;
+}
+
 static void hop_b(void *arg)
 {
 	struct word *w = arg;
 
 	for (uint32_t i = 1;; i++) {
-		await(&w[B_IN], i);
+		end_await(&w[B_IN], i);
 		w[B_OUT].v = i;
 	}
 }
 
-static void hop(double time)
+/* @yield: whether A and B yield */
+static void hop(double time, bool yield)
 {
 	struct word *w = (void *)memory(4096, true);
 	double begin, last, now;
 	pid_t third, b;
 
+	ends_yield = yield;
 	memset(w, 0, 4096);
 	third = start(hop_third, w);
 	b = start(hop_b, w);
 	begin = last = seconds();
 	for (uint32_t i = 1; last - begin < time; i++) {
 		w[A_OUT].v = i;
-		await(&w[A_IN], i);
+		end_await(&w[A_IN], i);
 		now = seconds();
 		sample((now - last) * 1e6 / 2);
 		last = now;
@@ -588,7 +603,9 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "vm-shared"))
 		vm_shared(time, size);
 	else if (!strcmp(what, "hop"))
-		hop(time);
+		hop(time, true);
+	else if (!strcmp(what, "hop-spin"))
+		hop(time, false);
 	else if (!strcmp(what, "udp") && size <= 16384)
 		udp(time, (uint32_t)size);
 	else if (!strcmp(what, "udp-spin"))
@@ -598,8 +615,8 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "futex"))
 		futex(time);
 	else {
-		fprintf(stderr, "usage: yardstick memcpy|memcpy-hot|vm|vm-shared|hop|udp|udp-spin|relay|"
-				"futex SECONDS [BYTES]\n");
+		fprintf(stderr, "usage: yardstick memcpy|memcpy-hot|vm|vm-shared|hop|hop-spin|udp|"
+				"udp-spin|relay|futex SECONDS [BYTES]\n");
 		return 2;
 	}
 	return 0;
