@@ -536,7 +536,9 @@ static size_t plan_piece(struct dma *dma, const struct dma_segment *src,
 		return len;
 	}
 	start = bounce_place(dma, src->addr, dst->addr, len);
-	if (start >= dma->bounce_size)
+	/* Not cut below what bounce_place() minds: repeat() plans what was left of it. */
+	if (start >= dma->bounce_size ||
+	    (len > dma->bounce_size - start && dma->bounce_size - start < DMA_LONG))
 		return 0;
 	if (len > dma->bounce_size - start)
 		len = dma->bounce_size - start;
