@@ -224,7 +224,7 @@ int io_tx_send_segments(struct io *io, struct io_tx *tx)
 {
 	struct mmsghdr msgs[SEGMENTS_AT_ONCE];
 	struct iovec iov[SEGMENTS_AT_ONCE];
-	uint8_t *data = tx->buffer;
+	uint8_t *data = tx->iov.iov_base;
 	size_t left = tx->iov.iov_len;
 
 	while (left > 0) {

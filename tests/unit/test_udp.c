@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "io_internal.h"
 #include "port/udp.h"
 
 #define MTU 1024
@@ -383,6 +384,49 @@ START_TEST(identifications)
 	}
 	close(fd);
 	side_close(&a);
+}
+END_TEST
+
+/*
+ * Where the kernel cuts nothing into segments, packets go out one by one, wherever in their buffer
+ * they begin: those it refused, and, that being known, those to come.
+ */
+START_TEST(no_segments)
+{
+	struct train t = {.service = WIRE_UC,
+			  .kind = KIND_SEND,
+			  .first = true,
+			  .last = true,
+			  .dst_qpn = 0x10,
+			  .pkey = 0xffff};
+	const int on = 1;
+	struct path path;
+
+	side_open(&a, kinds[_i]);
+	side_open(&b, kinds[_i]);
+	ck_assert_int_eq(side_bind(&a, gid_a, 0, 1), 0);
+	ck_assert_int_eq(side_bind(&b, gid_b, 0, 1), 0);
+	/* UDP_SEGMENT wants checksums. */
+	for (unsigned int i = 0; i < a.io->socket_count; i++)
+		ck_assert_int_eq(
+			setsockopt(a.io->sockets[i].fd, SOL_SOCKET, SO_NO_CHECK, &on, sizeof(on)), 0);
+	path = make_path(&a, gid_a, gid_b);
+	t.path = &path;
+	for (uint32_t i = 0; i < 3; i++) {
+		forget(&b);
+		t.psn = 20 * i;
+		send_train(&a, t, 20 * MTU - i);
+		side_round(&a);
+		side_receive(&b, 20);
+		ck_assert_uint_eq(b.packets, 20);
+		ck_assert_uint_eq(b.bytes, 20 * MTU - i);
+		ck_assert_int_eq(memcmp(b.data, payload, b.bytes), 0);
+		ck_assert(!io_segments(a.io));
+	}
+	ck_assert_uint_eq(io_counters(a.io)->tx_dropped, 0);
+	ck_assert_uint_eq(io_tx_available(a.io), TX_BUFFERS);
+	side_close(&a);
+	side_close(&b);
 }
 END_TEST
 
@@ -762,6 +806,7 @@ int main(void)
 	tcase_add_loop_test(t, small_trains_join, 0, engines);
 	tcase_add_loop_test(t, short_middle, 0, engines);
 	tcase_add_loop_test(t, identifications, 0, engines);
+	tcase_add_loop_test(t, no_segments, 0, engines);
 	tcase_add_loop_test(t, buffers_run_out, 0, engines);
 	tcase_add_loop_test(t, damage, 0, engines);
 	tcase_add_loop_test(t, gather_fails, 0, engines);
