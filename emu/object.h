@@ -56,8 +56,8 @@ enum device_feature {
 	DEVICE_MEMORY = 1 << 3,
 	DEVICE_XRC = 1 << 4,
 	DEVICE_SRQ_RESIZE = 1 << 5,
-	DEVICE_FLUSH = 1 << 6, /* FLUSH and ATOMIC WRITE (IBTA A19) */
-	DEVICE_PACING = 1 << 7, /* rate limits of QPs */
+	DEVICE_FLUSH = 1 << 6,		/* FLUSH and ATOMIC WRITE (IBTA A19) */
+	DEVICE_PACING = 1 << 7,		/* rate limits of QPs */
 	DEVICE_BLOCK_LOOPBACK = 1 << 8, /* IBV_QP_CREATE_BLOCK_SELF_MCAST_LB */
 	DEVICE_FEATURES_ALL = (1 << 9) - 1,
 };

@@ -138,8 +138,7 @@ int handle_modify_wq(struct client *c, struct message *m)
 		wq->failed = false;
 		vernic_store_release(&wq->ring->prod, 0);
 	} else if (next == IBV_WQS_ERR) {
-		call = (struct flush_call){
-			.worker = c->host->worker[0], .client = c, .wq = wq};
+		call = (struct flush_call){.worker = c->host->worker[0], .client = c, .wq = wq};
 		worker_call(call.worker, wq_flush_call, &call);
 	}
 	return 0;

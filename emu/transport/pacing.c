@@ -17,13 +17,13 @@
 /* ns that an octet takes at 1 kbit/s */
 #define OCTET_NS UINT64_C(8000000)
 
-/* The time octets take, ns, rounded up: it is a limit. */
+/* @return the time octets take, ns, rounded up: it is a limit. @octets: up to 2^32 */
 static uint64_t time_of(const struct pacer *p, uint64_t octets)
 {
 	return (octets * OCTET_NS + p->rate - 1) / p->rate;
 }
 
-/* Octets that a time pays for. @ns: what 2^32 octets take at most */
+/* @return octets that a time pays for. @ns: what 2^32 octets take at most */
 static uint64_t octets_in(const struct pacer *p, uint64_t ns)
 {
 	return ns * p->rate / OCTET_NS;

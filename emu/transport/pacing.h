@@ -18,6 +18,7 @@
 
 struct qp;
 
+/* The bucket of a QP. */
 struct pacer {
 	struct qp *qp;
 	uint32_t rate;	/* kbit/s, not 0 */

@@ -231,7 +231,7 @@ static uint32_t copy_sges(struct qp *qp, uint32_t index, struct vernic_sge *sge)
 	copy_out(&count, slot + offsetof(struct vernic_send_wqe, num_sge), sizeof(count));
 	if (count > qp->p.cap.max_send_sge)
 		count = 0;
-	memcpy(sge, slot + sizeof(struct vernic_send_wqe), count * sizeof(*sge));
+	copy_out(sge, slot + sizeof(struct vernic_send_wqe), count * sizeof(*sge));
 	return count;
 }
 
@@ -244,7 +244,7 @@ int requester_resolve(struct qp *qp, uint32_t index, uint32_t offset, uint32_t l
 			   access, list);
 }
 
-/* The bytes of a send WQE without inline data: their sum, or -1 beyond 32 bits. */
+/* @return the bytes of a WQE's SGEs, -1 beyond 32 bits */
 static int64_t sges_length(const struct vernic_sge *sge, uint32_t count)
 {
 	uint64_t sum = 0;

@@ -210,6 +210,7 @@ void responder_acknowledge(struct qp *qp)
 
 /* ---- receive WQEs -------------------------------------------------------------------------- */
 
+/* @return the receive WQE at an index of the RQ, in shared memory */
 static const uint8_t *rq_slot(const struct qp *qp, uint32_t index)
 {
 	return qp->p.rq + (size_t)(index & (qp->p.rq_depth - 1)) * qp->p.rq_stride;
@@ -236,7 +237,7 @@ static bool rq_take(struct qp *qp)
 	if (r->rq_posted != r->rq_cons)
 		__builtin_prefetch(rq_slot(qp, r->rq_cons)); /* as prefetch_wqe() */
 	r->wqe->num_sge = head.num_sge <= qp->p.cap.max_recv_sge ? head.num_sge : 0;
-	memcpy(r->wqe->sge, p + sizeof(head), r->wqe->num_sge * sizeof(r->wqe->sge[0]));
+	copy_out(r->wqe->sge, p + sizeof(head), r->wqe->num_sge * sizeof(r->wqe->sge[0]));
 	return true;
 }
 

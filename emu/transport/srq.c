@@ -21,7 +21,7 @@ bool srq_take(struct engine *e, struct srq *srq, struct recv_wqe *wqe)
 		wqe->wr_id = head.wr_id;
 		wqe->slot = slot;
 		wqe->num_sge = head.num_sge <= srq->max_sge ? head.num_sge : 0;
-		memcpy(wqe->sge, p + sizeof(head), wqe->num_sge * sizeof(wqe->sge[0]));
+		copy_out(wqe->sge, p + sizeof(head), wqe->num_sge * sizeof(wqe->sge[0]));
 		srq->cons++;
 		taken = true;
 		if (srq->limit && waiting - 1 < srq->limit && !MUTATION(srq_limit_silent)) {

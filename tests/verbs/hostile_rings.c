@@ -151,6 +151,21 @@ static void revive(struct hostile *h, struct victim_qp *qp)
 	CHECK(err == 0 || err == EINVAL);
 }
 
+/* Any rate limit and burst, allowed or not. It lasts until the QP is revived. */
+static void limit_rate(struct hostile *h, const struct victim_qp *qp)
+{
+	static const uint32_t values[] = {0, 1, 5000, VERNIC_MAX_RATE, VERNIC_MAX_RATE + 1,
+					  UINT32_MAX};
+	struct vernic_request req = {.command = VERNIC_CMD_MODIFY_QP, .handle = qp->handle};
+	int err;
+
+	req.modify_qp.attr_mask = IBV_QP_RATE_LIMIT;
+	req.modify_qp.attr.rate_limit = values[raw_below(&h->seed, 6)];
+	req.modify_qp.max_burst = values[raw_below(&h->seed, 6)];
+	err = raw_call(&h->r, &req);
+	CHECK(err == 0 || err == EINVAL);
+}
+
 static void open_all(struct hostile *h)
 {
 	struct vernic_request req = {.command = VERNIC_CMD_QUERY_GID};
@@ -464,6 +479,8 @@ static void attack(struct honest *honest, uint64_t seed, double time)
 		for (unsigned int i = 0; i < 100; i++)
 			act(&h, &h.seed);
 		revive(&h, &h.qp[raw_below(&h.seed, QPS)]);
+		if (raw_below(&h.seed, 4) == 0)
+			limit_rate(&h, &h.qp[raw_below(&h.seed, QPS)]);
 		usleep(50);
 	}
 	/* Half of the seeds leave without a word. */

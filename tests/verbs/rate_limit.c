@@ -7,9 +7,9 @@
 #define FAULTS_ADDRESS "127.11.0.2" /* of the second daemon */
 #include "faults.h"
 
-#define RATE 20000u   /* kbit/s */
+#define RATE 20000u    /* kbit/s */
 #define TOTAL 1048576u /* bytes of a measurement: 0.4 s at that rate */
-#define DEPTH 16	  /* of the SQ */
+#define DEPTH 16       /* of the SQ */
 #define DATAGRAM 1024u
 
 /* The shortest time in which bytes may leave, s. @burst: bytes that may leave at once */

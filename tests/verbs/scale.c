@@ -81,6 +81,7 @@ static bool many_qps(struct env *e, unsigned int n)
 	struct pace create = pace_start("create QP", n), connect, message, destroy;
 	struct ibv_sge out = sge_at(e, 0, 200), in = sge_at(e, 4096, 200);
 	struct ibv_wc wc[2];
+	bool steady;
 
 	CHECK(qp);
 	for (unsigned int i = 0; i < n; i++) {
@@ -111,14 +112,17 @@ static bool many_qps(struct env *e, unsigned int n)
 	}
 	free(qp);
 	/* All four are printed, whatever the first says. */
-	return pace_is_steady(&create) & pace_is_steady(&connect) & pace_is_steady(&message) &
-	       pace_is_steady(&destroy);
+	steady = pace_is_steady(&create);
+	steady = pace_is_steady(&connect) && steady;
+	steady = pace_is_steady(&message) && steady;
+	return pace_is_steady(&destroy) && steady;
 }
 
 static bool many_mrs(struct env *e, unsigned int n)
 {
 	struct ibv_mr **mr = calloc(n, sizeof(struct ibv_mr *));
 	struct pace reg = pace_start("register", n), dereg;
+	bool steady;
 
 	CHECK(mr);
 	for (unsigned int i = 0; i < n; i++) {
@@ -132,7 +136,8 @@ static bool many_mrs(struct env *e, unsigned int n)
 		pace_step(&dereg, i);
 	}
 	free(mr);
-	return pace_is_steady(&reg) & pace_is_steady(&dereg);
+	steady = pace_is_steady(&reg);
+	return pace_is_steady(&dereg) && steady;
 }
 
 static bool mr_rounds(struct env *e, unsigned int n)
