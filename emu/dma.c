@@ -317,6 +317,12 @@ struct dma_op *dma_submit(struct dma *dma)
 	return &slot->op;
 }
 
+/* @return whether everything that was submitted is carried out */
+bool dma_idle(const struct dma *dma)
+{
+	return dma->queued == 0;
+}
+
 /* Bytes queued and not carried out. */
 size_t dma_pending(const struct dma *dma)
 {

@@ -109,6 +109,9 @@ void dma_flush(struct dma *dma);
 /* Bytes queued and not carried out. */
 size_t dma_pending(const struct dma *dma);
 
+/* @return whether everything that was submitted is carried out */
+bool dma_idle(const struct dma *dma);
+
 /*
  * Reads or writes at once, whatever is queued: for atomics, from done() of a barrier operation.
  * @return 0 or -EFAULT

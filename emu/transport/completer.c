@@ -202,6 +202,8 @@ static void place(struct qp *qp, uint32_t index, struct send_entry *entry, uint3
 		  const struct dma_list *src, bool last)
 {
 	bool signaled = qp->p.sq_sig_all || entry->flags & IBV_SEND_SIGNALED;
+	/* What is not the client's is there; that, when all that is to be written to it is. */
+	bool there = list_is_local(src) && (!list_is_mapped(src) || dma_idle(qp->engine->dma));
 	struct dma_list dst;
 	struct dma_op *op;
 
@@ -218,7 +220,7 @@ static void place(struct qp *qp, uint32_t index, struct send_entry *entry, uint3
 	op->arg[1] = last;
 	op->cqe.data_len = 0;
 	if (signaled && last && offset == 0 && src->len <= cq_data_room(qp->p.send_cq) &&
-	    list_is_local(src) && list_is_placeable(&dst)) {
+	    there && list_is_placeable(&dst)) {
 		list_copy(op->cqe.data, src);
 		op->cqe.data_len = (uint8_t)src->len;
 	} else {

@@ -242,6 +242,15 @@ static inline bool list_is_local(const struct dma_list *list)
 	return true;
 }
 
+/* Whether bytes of a list are a client's that are mapped here. */
+static inline bool list_is_mapped(const struct dma_list *list)
+{
+	for (uint32_t i = 0; i < list->count; i++)
+		if (list->seg[i].mapped)
+			return true;
+	return false;
+}
+
 /* Whether all of a list's MRs are ones that the client's library can place bytes in. */
 static inline bool list_is_placeable(const struct dma_list *list)
 {

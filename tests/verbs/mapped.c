@@ -91,6 +91,50 @@ static void data(struct env *e, struct ibv_qp *qa, struct ibv_qp *qb, int fd)
 	}
 }
 
+/*
+ * A READ brings what the WRITE just before it has put there, whatever is mapped, also while the
+ * other side is at work on what its own client posted.
+ */
+static void in_order(struct env *e, struct ibv_qp *qa, struct ibv_qp *qb, int fd)
+{
+	static const uint32_t sizes[] = {8, 64, 65, 257, 5000};
+	struct place at[4] = {place(e, fd, 0), place(e, fd, SIZE), place(e, -1, 0),
+			      place(e, -1, 0)};
+
+	for (unsigned n = 0; n < 4 * 4 * 5 * 100; n++) {
+		struct place from = at[n % 4], to = at[n / 4 % 4];
+		uint32_t len = sizes[n / 16 % 5];
+		struct ibv_sge out = {(uintptr_t)from.p, len, from.mr->lkey};
+		struct ibv_sge in = {(uintptr_t)from.p + SIZE / 2, len, from.mr->lkey};
+		struct ibv_send_wr read = {.sg_list = &in,
+					   .num_sge = 1,
+					   .opcode = IBV_WR_RDMA_READ,
+					   .send_flags = IBV_SEND_SIGNALED};
+		struct ibv_send_wr write = {
+			.next = &read, .sg_list = &out, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE};
+		struct ibv_send_wr back = {.opcode = IBV_WR_RDMA_WRITE,
+					   .send_flags = IBV_SEND_SIGNALED};
+		struct ibv_send_wr *bad;
+		struct ibv_wc wc[2];
+
+		if (n % 4 == n / 4 % 4)
+			continue;
+		read.wr.rdma.remote_addr = write.wr.rdma.remote_addr = (uintptr_t)to.p;
+		read.wr.rdma.rkey = write.wr.rdma.rkey = to.mr->rkey;
+		fill(from.p, n, len);
+		CHECK_EQ(ibv_post_send(qb, &back, &bad), 0);
+		CHECK_EQ(ibv_post_send(qa, &write, &bad), 0);
+		wait_wc(e->cq, 2, wc);
+		CHECK_EQ(wc[0].status, IBV_WC_SUCCESS);
+		CHECK_EQ(wc[1].status, IBV_WC_SUCCESS);
+		CHECK(!memcmp(from.p + SIZE / 2, from.p, len));
+	}
+	for (unsigned i = 0; i < 4; i++) {
+		CHECK_EQ(ibv_dereg_mr(at[i].mr), 0);
+		CHECK_EQ(munmap(at[i].p, SIZE), 0);
+	}
+}
+
 static void atomics(struct env *e, struct ibv_qp *qa, int fd)
 {
 	struct place a = place(e, fd, 0), b = place(e, fd, SIZE);
@@ -169,6 +213,7 @@ int main(void)
 	CHECK_EQ(ftruncate(fd, 2 * SIZE), 0);
 	connect_pair(&e, a, b);
 	data(&e, a, b, fd);
+	in_order(&e, a, b, fd);
 	atomics(&e, a, fd);
 	remapped(&e, a, b, fd);
 	cut_short(&e, a, b, fd);
