@@ -220,7 +220,7 @@ static void place(struct qp *qp, uint32_t index, struct send_entry *entry, uint3
 	op->arg[1] = last;
 	op->cqe.data_len = 0;
 	if (signaled && last && offset == 0 && src->len <= cq_data_room(qp->p.send_cq) &&
-	    there && list_is_placeable(&dst)) {
+	    there && !qp->req.fences && list_is_placeable(&dst)) {
 		list_copy(op->cqe.data, src);
 		op->cqe.data_len = (uint8_t)src->len;
 	} else {

@@ -73,6 +73,7 @@ struct requester {
 	uint32_t next;
 	uint32_t begun;
 	uint32_t posted;
+	bool fences; /* the client uses fences: what READs bring must be in its memory */
 	uint32_t una_psn;
 	uint32_t send_psn;
 	uint32_t max_psn;

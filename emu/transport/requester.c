@@ -398,6 +398,7 @@ static bool may_begin(struct qp *qp)
 	if (qp->state != IBV_QPS_RTS || !requester_posted(qp))
 		return false;
 	memcpy(&flags, SLOT(qp, r->begun) + offsetof(struct vernic_send_wqe, flags), sizeof(flags));
+	r->fences |= (flags & IBV_SEND_FENCE) != 0;
 	return !(flags & IBV_SEND_FENCE) || r->rd_entries == 0 || MUTATION(fence_ignored);
 }
 

@@ -233,7 +233,9 @@ int post_set_sges(struct qp *qp, struct vernic_send_wqe *wqe, const struct ibv_s
 	wqe->num_sge = (uint8_t)count;
 	wqe->length = (uint32_t)length;
 	write_sges(wqe + 1, sge, count);
-	if (length && length <= qp->sq.data_size && !(OPS_GET & (1u << wqe->opcode)))
+	/* Behind a fence the payload is what READs will have brought by then. */
+	if (length && length <= qp->sq.data_size && !(OPS_GET & (1u << wqe->opcode)) &&
+	    !(wqe->flags & IBV_SEND_FENCE))
 		copy_payload(qp, wqe, sge, count);
 	return 0;
 }
