@@ -730,13 +730,13 @@ static void connect_side(struct side *s, uint32_t psn, uint32_t peer_psn)
 		.sq_psn = psn,
 		.max_rd_atomic = (uint8_t)s->max_rd,
 		.max_dest_rd_atomic = (uint8_t)s->max_dest_rd,
-		.min_rnr_timer = (uint8_t)(1 + rng_below(r, 14)),
-		.timeout = (uint8_t)(8 + rng_below(r, 7)),
 		.retry_cnt = s->retry_cnt,
 		.rnr_retry = s->rnr_retry,
 		.ah_attr = {.is_global = 1, .port_num = 1},
 	};
 
+	a.min_rnr_timer = (uint8_t)(1 + rng_below(r, 14));
+	a.timeout = (uint8_t)(8 + rng_below(r, 7));
 	if (!ud) {
 		a.dest_qp_num = s->peer->qp.qp->qpn;
 		a.path_mtu = (enum ibv_mtu)__builtin_ctz(s->mtu / 128);
@@ -864,7 +864,9 @@ static void deregister(struct side *s, struct mr *mr, struct host *h, bool *gone
 /* @return a time, ns: half of them short, half long */
 static uint64_t some_time(struct rng *r, uint64_t at_most, uint64_t or_at_most)
 {
-	return rng_next(r) % (rng_below(r, 2) ? at_most : or_at_most);
+	uint64_t limit = rng_below(r, 2) ? at_most : or_at_most;
+
+	return rng_next(r) % limit;
 }
 
 /*
@@ -1089,17 +1091,17 @@ static struct side *make_side(struct program *g, enum ibv_qp_type type, struct h
 	s->qp.p = (struct qp_params){
 		.dev = &h->dev,
 		.pd = &h->pd,
-		.send_cq = &h->cq[rng_below(r, h->cqs)].cq,
-		.recv_cq = &h->cq[rng_below(r, h->cqs)].cq,
 		.srq = s->use_srq ? &h->srq.srq : NULL,
 		.type = type,
 		.sq_sig_all = s->sig_all,
 		.index = s->index,
-		.sq_depth = 4u << rng_below(r, 4),
 		.rq_depth = s->use_srq || type == IBV_QPT_XRC_SEND    ? 0
 			    : type == IBV_QPT_RC || g->max_len > 3000 ? rq_depth
 								      : 4 * rq_depth,
 	};
+	s->qp.p.send_cq = &h->cq[rng_below(r, h->cqs)].cq;
+	s->qp.p.recv_cq = &h->cq[rng_below(r, h->cqs)].cq;
+	s->qp.p.sq_depth = 4u << rng_below(r, 4);
 	if (type == IBV_QPT_XRC_RECV) {
 		s->qp.p.pd = NULL;
 		s->qp.p.send_cq = s->qp.p.recv_cq = NULL;

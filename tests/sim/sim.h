@@ -36,7 +36,10 @@
 
 /* ---- random numbers ---------------------------------------------------------------------- */
 
-/* A splitmix64 generator: small, and good enough from any seed. */
+/*
+ * A splitmix64 generator: small, and good enough from any seed. Drawn from once in an expression or
+ * initializer, where order is the compiler's choice: a seed does the same in every build.
+ */
 struct rng {
 	uint64_t state;
 };

@@ -319,6 +319,7 @@ static void link_init(struct world *w, uint32_t from, uint32_t to)
 	const struct options *o = w->opt;
 	struct link *l = &w->link[from][to];
 	struct rng *r = &w->net;
+	uint64_t farthest;
 	double harm;
 
 	l->max_train = max_trains[rng_below(r, 4)];
@@ -331,7 +332,8 @@ static void link_init(struct world *w, uint32_t from, uint32_t to)
 		l->max_train = 1u << (13 + rng_below(r, 7));
 		return;
 	}
-	l->delay = 1 * US + rng_next(r) % (rng_below(r, 2) ? 5 * US : 200 * US);
+	farthest = rng_below(r, 2) ? 5 * US : 200 * US;
+	l->delay = 1 * US + rng_next(r) % farthest;
 	/* A third of the links does no harm, some are very bad. */
 	harm = rng_below(r, 3) == 0 ? 0 : 0.01 * (1 + rng_below(r, rng_below(r, 2) ? 6 : 30));
 	l->loss = rng_below(r, 4) ? harm : 0;
