@@ -15,8 +15,10 @@
  *	                                  loopback, GSO and GRO, io_uring, multishot receive
  *	yardstick udp-spin SECONDS        us: half round trip of 64 bytes, two processes on two cores, never
  *	                                  waiting
- *	yardstick relay SECONDS           us: half round trip A - C - UDP - D - B and back: A and C, and B and
- *	                                  D, share memory, and everybody yields; 24 bytes
+ *	yardstick relay SECONDS BYTES     us: half round trip A - C - UDP - D - B and back: A and C, and B and
+ *	                                  D, share memory, and everybody yields; BYTES, 4 to 60000, in a
+ *	                                  datagram; from 1024 on C and D fetch them from the memory of A
+ *	                                  and B and put them there
  *	yardstick futex SECONDS           us: two wake-ups: a round trip of two that sleep
  */
 #include <arpa/inet.h>
@@ -532,25 +534,46 @@ static void udp_spin(double time)
 struct relay {
 	struct word *in, *out; /* to and from the program */
 	int fd;
+	uint32_t bytes;
+	pid_t program;
+	uint8_t *memory; /* of the program, at that address */
 };
+
+/* Copies a message from the program's memory, or to it. */
+static void relay_copy(const struct relay *r, uint8_t *message, bool fetch)
+{
+	struct iovec local = {message, r->bytes}, remote = {r->memory, r->bytes};
+	ssize_t n;
+
+	if (r->bytes < 1024)
+		return;
+	n = fetch ? process_vm_readv(r->program, &local, 1, &remote, 1, 0)
+		  : process_vm_writev(r->program, &local, 1, &remote, 1, 0);
+	CHECK(n == (ssize_t)r->bytes);
+}
 
 /* Carries words to the socket and back. */
 static void relay_side(void *arg)
 {
 	struct relay *r = arg;
-	uint32_t out = 0, message[6] = {0};
+	uint8_t *message = memory(1 << 16, false);
+	uint32_t out = 0, in;
 	unsigned int idle = 0;
 
 	for (;;) {
 		uint32_t v = atomic_load_explicit(&r->out->v, memory_order_acquire);
 
 		if (v != out) {
-			message[0] = out = v;
-			CHECK(send(r->fd, message, sizeof(message), 0) == sizeof(message));
+			out = v;
+			relay_copy(r, message, true);
+			memcpy(message, &out, sizeof(out));
+			CHECK(send(r->fd, message, r->bytes, 0) == (ssize_t)r->bytes);
 			idle = 0;
 		}
-		if (recv(r->fd, message, sizeof(message), MSG_DONTWAIT) > 0) {
-			r->in->v = message[0];
+		if (recv(r->fd, message, r->bytes, MSG_DONTWAIT) > 0) {
+			memcpy(&in, message, sizeof(in));
+			relay_copy(r, message, false);
+			r->in->v = in;
 			idle = 0;
 		}
 		/* A look at a socket costs what 20 looks at memory do. */
@@ -559,20 +582,23 @@ static void relay_side(void *arg)
 	}
 }
 
-static void relay(double time)
+static void relay(double time, uint32_t bytes)
 {
 	struct word *w = (void *)memory(4096, true);
+	uint8_t *buffer = memory(1 << 16, false);
 	struct sockaddr_in a, b;
-	struct relay c = {.in = &w[A_IN], .out = &w[A_OUT], .fd = udp_socket(&a, NULL)};
-	struct relay d = {.in = &w[B_IN], .out = &w[B_OUT], .fd = udp_socket(&b, &a)};
+	struct relay c = {.in = &w[A_IN], .out = &w[A_OUT], .fd = udp_socket(&a, NULL),
+			  .bytes = bytes, .program = getpid(), .memory = buffer};
+	struct relay d = {.in = &w[B_IN], .out = &w[B_OUT], .fd = udp_socket(&b, &a),
+			  .bytes = bytes, .memory = buffer};
 	double begin, last, now;
 	pid_t pids[3];
 
 	memset(w, 0, 4096);
 	CHECK(connect(c.fd, (struct sockaddr *)&b, sizeof(b)) == 0);
-	pids[0] = start(relay_side, &c);
-	pids[1] = start(relay_side, &d);
-	pids[2] = start(hop_b, w);
+	d.program = pids[0] = start(hop_b, w);
+	pids[1] = start(relay_side, &c);
+	pids[2] = start(relay_side, &d);
 	begin = last = seconds();
 	for (uint32_t i = 1; last - begin < time; i++) {
 		w[A_OUT].v = i;
@@ -610,8 +636,8 @@ int main(int argc, char **argv)
 		udp(time, (uint32_t)size);
 	else if (!strcmp(what, "udp-spin"))
 		udp_spin(time);
-	else if (!strcmp(what, "relay"))
-		relay(time);
+	else if (!strcmp(what, "relay") && size >= 4 && size <= 60000)
+		relay(time, (uint32_t)size);
 	else if (!strcmp(what, "futex"))
 		futex(time);
 	else {
