@@ -273,26 +273,32 @@ static void hop_b(void *arg)
 	}
 }
 
+/* What A does: sends, and waits for the answer. Prints half of what that takes. */
+static void ping(struct word *w, double time, void (*wait)(struct word *, uint32_t))
+{
+	double begin = seconds(), last = begin, now;
+
+	for (uint32_t i = 1; last - begin < time; i++) {
+		w[A_OUT].v = i;
+		wait(&w[A_IN], i);
+		now = seconds();
+		sample((now - last) * 1e6 / 2);
+		last = now;
+	}
+	print_median();
+}
+
 /* @yield: whether A and B yield */
 static void hop(double time, bool yield)
 {
 	struct word *w = (void *)memory(4096, true);
-	double begin, last, now;
 	pid_t third, b;
 
 	ends_yield = yield;
 	memset(w, 0, 4096);
 	third = start(hop_third, w);
 	b = start(hop_b, w);
-	begin = last = seconds();
-	for (uint32_t i = 1; last - begin < time; i++) {
-		w[A_OUT].v = i;
-		end_await(&w[A_IN], i);
-		now = seconds();
-		sample((now - last) * 1e6 / 2);
-		last = now;
-	}
-	print_median();
+	ping(w, time, end_await);
 	stop(third);
 	stop(b);
 }
@@ -591,7 +597,6 @@ static void relay(double time, uint32_t bytes)
 			  .bytes = bytes, .program = getpid(), .memory = buffer};
 	struct relay d = {.in = &w[B_IN], .out = &w[B_OUT], .fd = udp_socket(&b, &a),
 			  .bytes = bytes, .memory = buffer};
-	double begin, last, now;
 	pid_t pids[3];
 
 	memset(w, 0, 4096);
@@ -599,15 +604,7 @@ static void relay(double time, uint32_t bytes)
 	d.program = pids[0] = start(hop_b, w);
 	pids[1] = start(relay_side, &c);
 	pids[2] = start(relay_side, &d);
-	begin = last = seconds();
-	for (uint32_t i = 1; last - begin < time; i++) {
-		w[A_OUT].v = i;
-		await(&w[A_IN], i);
-		now = seconds();
-		sample((now - last) * 1e6 / 2);
-		last = now;
-	}
-	print_median();
+	ping(w, time, await);
 	for (int i = 0; i < 3; i++)
 		stop(pids[i]);
 }
