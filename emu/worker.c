@@ -12,8 +12,8 @@
  * looks a last time, with a full barrier between.
  *
  * A worker with nothing to do spins a little, then yields, then sleeps: waking a sleeper costs ten
- * times what a yield costs, but an idle daemon shall cost nothing. Worker and clients tell each other
- * which core they are on: who waits for somebody on the same core does not spin.
+ * times what a yield costs, but an idle daemon shall cost nothing. Worker and clients tell each
+ * other which core they are on: who waits for somebody on the same core does not spin.
  *
  * A train for a QP of another worker is gathered, as a dma operation like every other one, into a
  * buffer that goes along; so trains and the bytes they carry keep their order.
@@ -613,8 +613,7 @@ out:
 /* Says which core the worker is on: who waits for it there gives the core away at once. */
 static void worker_note_core(struct worker *w)
 {
-	int cpu = sched_getcpu();
-	uint32_t core = cpu < 0 ? 0 : (uint32_t)cpu + 1;
+	uint32_t core = vernic_core();
 
 	if (core == w->engine.core)
 		return;

@@ -25,6 +25,7 @@
 #define VERNIC_RING_H
 
 #include <assert.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -65,6 +66,12 @@ static inline void vernic_full_barrier(void)
 static inline void vernic_prefetch_write(const void *p)
 {
 	__builtin_prefetch(p, 1);
+}
+
+/* @return the core the caller is on, numbered from 1; 0: not known */
+static inline uint32_t vernic_core(void)
+{
+	return (uint32_t)(sched_getcpu() + 1); /* -1: not known */
 }
 
 /* ---- doorbells -------------------------------------------------------------------------- */

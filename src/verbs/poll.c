@@ -10,7 +10,8 @@
  *
  * Programs poll in a loop, and often on a machine with fewer cores than there are pollers and
  * workers: after some empty polls each one gives the core away, at once if a worker is on the same
- * core, and now and then looks whether the daemon is still there. If it is not, what is outstanding completes as flushed.
+ * core, and now and then looks whether the daemon is still there. If it is not, what is
+ * outstanding completes as flushed.
  */
 #include <errno.h>
 #include <sched.h>
@@ -42,8 +43,7 @@ static uint32_t spin_limit(void)
 static bool share_core(struct cq *cq)
 {
 	const struct context *ctx = cq->ctx;
-	int cpu = sched_getcpu();
-	uint32_t core = cpu < 0 ? 0 : (uint32_t)cpu + 1;
+	uint32_t core = vernic_core();
 
 	if (vernic_load_relaxed(&cq->ring->core) != core)
 		atomic_store_explicit(&cq->ring->core, core, memory_order_relaxed);
