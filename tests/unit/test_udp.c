@@ -171,6 +171,15 @@ static void send_train(struct side *s, struct train t, uint32_t len)
 	udp_port_tx(s->port, &t, NULL);
 }
 
+/* Opens both sides, each with its address. */
+static void sides_open(enum io_kind kind)
+{
+	side_open(&a, kind);
+	side_open(&b, kind);
+	ck_assert_int_eq(side_bind(&a, gid_a, 0, 1), 0);
+	ck_assert_int_eq(side_bind(&b, gid_b, 0, 1), 0);
+}
+
 /* Lengths around packet boundaries, every kind, IPv4 and IPv6. */
 START_TEST(trains)
 {
@@ -294,10 +303,7 @@ START_TEST(small_trains_join)
 			  .pkey = 0xffff};
 	struct path path;
 
-	side_open(&a, kinds[_i]);
-	side_open(&b, kinds[_i]);
-	ck_assert_int_eq(side_bind(&a, gid_a, 0, 1), 0);
-	ck_assert_int_eq(side_bind(&b, gid_b, 0, 1), 0);
+	sides_open(kinds[_i]);
 	path = make_path(&a, gid_a, gid_b);
 	t.path = &path;
 	for (uint32_t i = 0; i < 1000; i++) {
@@ -325,10 +331,7 @@ START_TEST(short_middle)
 			  .pkey = 0xffff};
 	struct path path;
 
-	side_open(&a, kinds[_i]);
-	side_open(&b, kinds[_i]);
-	ck_assert_int_eq(side_bind(&a, gid_a, 0, 1), 0);
-	ck_assert_int_eq(side_bind(&b, gid_b, 0, 1), 0);
+	sides_open(kinds[_i]);
 	path = make_path(&a, gid_a, gid_b);
 	t.path = &path;
 	for (uint32_t i = 0; i < 3; i++) {
@@ -402,10 +405,7 @@ START_TEST(no_segments)
 	const int on = 1;
 	struct path path;
 
-	side_open(&a, kinds[_i]);
-	side_open(&b, kinds[_i]);
-	ck_assert_int_eq(side_bind(&a, gid_a, 0, 1), 0);
-	ck_assert_int_eq(side_bind(&b, gid_b, 0, 1), 0);
+	sides_open(kinds[_i]);
 	/* UDP_SEGMENT wants checksums. */
 	for (unsigned int i = 0; i < a.io->socket_count; i++)
 		ck_assert_int_eq(
@@ -535,10 +535,7 @@ START_TEST(gather_fails)
 	struct dma_segment gone = {.mm = (struct mm *)&gone, .addr = 4096, .len = 64};
 	struct path path;
 
-	side_open(&a, kinds[_i]);
-	side_open(&b, kinds[_i]);
-	ck_assert_int_eq(side_bind(&a, gid_a, 0, 1), 0);
-	ck_assert_int_eq(side_bind(&b, gid_b, 0, 1), 0);
+	sides_open(kinds[_i]);
 	path = make_path(&a, gid_a, gid_b);
 	t.path = &path;
 	send_train(&a, t, 64);

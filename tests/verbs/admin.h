@@ -7,6 +7,20 @@
 
 #include "raw.h"
 
+/* @return the device of that name in the list, or NULL; it outlives the list here */
+static inline struct ibv_device *find_device(const char *name)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL), *found = NULL;
+
+	CHECK(list);
+	for (int i = 0; list[i]; i++) {
+		if (strcmp(ibv_get_device_name(list[i]), name) == 0)
+			found = list[i];
+	}
+	ibv_free_device_list(list);
+	return found;
+}
+
 /* Does something to a device. @return the status */
 static inline int admin(enum vernic_device_action action, const char *device, const char *address)
 {

@@ -163,6 +163,16 @@ static inline void connect_pair(const struct env *e, struct ibv_qp *a, struct ib
 	to_rts(b);
 }
 
+/* Makes two RC QPs and connects them. @attr: out: what their capacities are */
+static inline void create_pair(const struct env *e, struct ibv_qp_init_attr *attr, struct ibv_qp **a,
+			       struct ibv_qp **b)
+{
+	*a = ibv_create_qp(e->pd, attr);
+	*b = ibv_create_qp(e->pd, attr);
+	CHECK(*a && *b);
+	connect_pair(e, *a, *b);
+}
+
 static inline struct ibv_sge sge_at(const struct env *e, uint32_t offset, uint32_t length)
 {
 	return (struct ibv_sge){(uintptr_t)e->buf + offset, length, e->mr->lkey};

@@ -81,10 +81,7 @@ int main(void)
 	CHECK(cq);
 	attr = env_qp_attr(&e);
 	attr.recv_cq = ibv_cq_ex_to_cq(cq);
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 	pattr.comp_mask = 1;
 	CHECK_EQ(ibv_start_poll(cq, &pattr), EINVAL);
 	pattr.comp_mask = 0;

@@ -77,10 +77,7 @@ int main(void)
 	CHECK(cq);
 	attr = env_qp_attr(&e);
 	attr.recv_cq = cq;
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 
 	CHECK_EQ(ibv_modify_cq(cq, &bad), EINVAL);
 	CHECK(ever_early(1));

@@ -31,10 +31,7 @@ int main(void)
 	CHECK(cqe < SENT);
 	attr = env_qp_attr(&e);
 	attr.send_cq = cq;
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 	for (int round = 0; round < 3; round++) {
 		sge = sge_at(&e, 0, 8);
 		for (uint64_t i = 0; i < SENT; i++) {

@@ -26,10 +26,7 @@ static void open_pair(struct ibv_comp_channel *channel, int cqe)
 	CHECK(cq);
 	attr.cap.max_send_wr = attr.cap.max_recv_wr = WINDOW;
 	attr.recv_cq = cq;
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 }
 
 static void close_pair(void)

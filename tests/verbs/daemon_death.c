@@ -41,10 +41,7 @@ int main(void)
 	CHECK_EQ(ibv_req_notify_cq(cq, 0), 0);
 	attr = env_qp_attr(&e);
 	attr.send_cq = attr.recv_cq = cq;
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 	for (uint64_t i = 0; i < 5; i++)
 		CHECK_EQ(post_recv_at(a, i, &in), 0);
 	for (uint64_t i = 8; i < 12; i++)

@@ -6,24 +6,10 @@
  */
 #include "admin.h"
 
-/* @return the device of that name in the list, or NULL; it outlives the list here */
-static struct ibv_device *find(const char *name)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL), *found = NULL;
-
-	CHECK(list);
-	for (int i = 0; list[i]; i++) {
-		if (strcmp(ibv_get_device_name(list[i]), name) == 0)
-			found = list[i];
-	}
-	ibv_free_device_list(list);
-	return found;
-}
-
 /* As env_open(), of that device. */
 static void open_named(struct env *e, const char *name)
 {
-	struct ibv_device *dev = find(name);
+	struct ibv_device *dev = find_device(name);
 
 	CHECK(dev);
 	memset(e, 0, sizeof(*e));
@@ -103,13 +89,13 @@ int main(void)
 	CHECK_EQ(admin(VERNIC_DEVICE_FATAL, "doomed", NULL), 0);
 	CHECK_EQ(admin(VERNIC_DEVICE_PORT_UP, "doomed", NULL), EIO);
 	after_failure(&one, a, b);
-	CHECK(find("doomed"));
-	CHECK(!ibv_open_device(find("doomed")));
+	CHECK(find_device("doomed"));
+	CHECK(!ibv_open_device(find_device("doomed")));
 	CHECK_EQ(errno, EIO);
 
 	/* Is removed, with a context open; another one of that name is another one. */
 	CHECK_EQ(admin(VERNIC_DEVICE_REMOVE, "doomed", NULL), 0);
-	CHECK(!find("doomed"));
+	CHECK(!find_device("doomed"));
 	CHECK_EQ(admin(VERNIC_DEVICE_REMOVE, "doomed", NULL), ENODEV);
 	CHECK_EQ(admin_add("name=doomed,max_qp=7"), 0);
 	after_failure(&two, c, d);
@@ -118,6 +104,6 @@ int main(void)
 	CHECK_EQ(admin(VERNIC_DEVICE_REMOVE, "doomed", NULL), 0);
 	after_failure(&one, a, b);
 	CHECK_EQ(admin_add("name=doomed,nonsense=1"), EINVAL);
-	CHECK(!find("doomed"));
+	CHECK(!find_device("doomed"));
 	return 0;
 }

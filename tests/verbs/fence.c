@@ -10,10 +10,7 @@ int main(void)
 
 	env_open(&e);
 	attr = env_qp_attr(&e);
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 	for (unsigned int n = 0; n < 200; n++) {
 		uint32_t len = n % 2 ? 8 : 3000;
 		struct ibv_sge sge = sge_at(&e, 0, len);

@@ -61,10 +61,7 @@ static inline void honest_main(struct honest *h)
 
 	env_open(&e);
 	attr = env_qp_attr(&e);
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 	h->rkey = e.mr->rkey;
 	h->addr = (uintptr_t)e.buf;
 	h->qpn[0] = a->qp_num;

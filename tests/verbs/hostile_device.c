@@ -11,25 +11,13 @@
 #define NAME "passing"
 #define HELD_MS 150
 
-/* @return the device of that name; it outlives the list here */
-static struct ibv_device *find(const char *name)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL), *found = NULL;
-
-	CHECK(list);
-	for (int i = 0; list[i]; i++) {
-		if (strcmp(ibv_get_device_name(list[i]), name) == 0)
-			found = list[i];
-	}
-	ibv_free_device_list(list);
-	CHECK(found);
-	return found;
-}
-
 static void open_passing(struct env *e)
 {
 	memset(e, 0, sizeof(*e));
-	e->ctx = ibv_open_device(find(NAME));
+	struct ibv_device *dev = find_device(NAME);
+
+	CHECK(dev);
+	e->ctx = ibv_open_device(dev);
 	CHECK(e->ctx);
 	e->pd = ibv_alloc_pd(e->ctx);
 	e->cq = ibv_create_cq(e->ctx, 256, NULL, NULL, 0);

@@ -80,17 +80,7 @@ static unsigned int daemon_areas(pid_t pid)
 /* @return the daemon's address space, GiB */
 static unsigned long daemon_space(pid_t pid)
 {
-	unsigned long kib = 0;
-	char path[64], line[256];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	f = fopen(path, "r");
-	CHECK(f);
-	while (fgets(line, sizeof(line), f))
-		sscanf(line, "VmSize: %lu", &kib);
-	fclose(f);
-	return kib >> 20;
+	return daemon_memory(pid, "VmSize:") >> 20;
 }
 
 /* A page here and there of a file that was cut off: what was written there stays as it was. */

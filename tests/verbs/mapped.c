@@ -207,11 +207,9 @@ int main(void)
 
 	env_open(&e);
 	attr = env_qp_attr(&e);
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(fd >= 0 && a && b);
+	CHECK(fd >= 0);
 	CHECK_EQ(ftruncate(fd, 2 * SIZE), 0);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 	data(&e, a, b, fd);
 	in_order(&e, a, b, fd);
 	atomics(&e, a, fd);

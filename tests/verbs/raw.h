@@ -200,8 +200,8 @@ static inline unsigned int daemon_fds(pid_t pid)
 	return n;
 }
 
-/* @return the daemon's resident memory, KiB */
-static inline unsigned long daemon_rss(pid_t pid)
+/* @what: a line of proc_pid_status(5), "VmRSS:". @return that of the daemon's memory, KiB */
+static inline unsigned long daemon_memory(pid_t pid, const char *what)
 {
 	unsigned long kib = 0;
 	char path[64], line[256];
@@ -211,9 +211,17 @@ static inline unsigned long daemon_rss(pid_t pid)
 	f = fopen(path, "r");
 	CHECK(f);
 	while (fgets(line, sizeof(line), f))
-		sscanf(line, "VmRSS: %lu", &kib);
+		if (!strncmp(line, what, strlen(what)))
+			kib = strtoul(line + strlen(what), NULL, 10);
 	fclose(f);
+	CHECK(kib);
 	return kib;
+}
+
+/* @return the daemon's resident memory, KiB */
+static inline unsigned long daemon_rss(pid_t pid)
+{
+	return daemon_memory(pid, "VmRSS:");
 }
 
 /* @return whether the daemon is built with a sanitizer: its memory then says nothing */

@@ -18,10 +18,7 @@ int main(void)
 	attr.recv_cq = ibv_create_cq(e.ctx, 256, NULL, NULL, 0);
 	CHECK(attr.recv_cq);
 	attr.cap.max_recv_wr = 64;
-	a = ibv_create_qp(e.pd, &attr);
-	b = ibv_create_qp(e.pd, &attr);
-	CHECK(a && b);
-	connect_pair(&e, a, b);
+	create_pair(&e, &attr, &a, &b);
 	depth = attr.cap.max_send_wr;
 	CHECK(depth >= 16 && depth <= 60);
 	for (uint32_t i = 0; i < 64; i++)
